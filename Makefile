@@ -79,6 +79,7 @@ check: setup  ## lint, format, types, import contract
 	@echo "==> import contract" && $(BIN)/lint-imports --no-logo
 	@echo "==> map of the code" && $(BIN)/python scripts/write-map --check
 	@echo "==> page of all options" && $(BIN)/python scripts/write-options --check
+	@echo "==> tables of the exports" && $(BIN)/python scripts/write-exports --check
 
 format: setup  ## format the code and sort its imports
 	@$(BIN)/ruff check --fix-only . && $(BIN)/ruff format .

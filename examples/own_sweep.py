@@ -21,7 +21,7 @@ def main() -> None:
             workers=2,
             out=Path(folder) / "sweep",
         )
-        for row in result["rows"] if "rows" in result else result["trials"]:
+        for row in result["trials"]:
             print(row)
         print(f"best: {result['best']['params']}")
 

@@ -9,7 +9,7 @@ LENGTH, CATEGORIES, WIDTH = 12, 10, 64
 
 
 class Reverser(nn.Module):
-    """Two encoder blocks with rotary positions; predicts one category per position."""
+    """Two encoder blocks with learned positions; predicts one category per position."""
 
     def __init__(self) -> None:
         super().__init__()

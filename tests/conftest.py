@@ -96,13 +96,40 @@ def run_folder(trained_once: Path, tmp_path: Path) -> RunFolder:
 def chromium() -> Path:
     """The browser; a test that wants it is skipped where there is none, but not in continuous integration."""
     script = Path(__file__).parent.parent / "scripts" / "find-browser"
-    # What `make test` has installed is found; a bare pytest installs nothing.
+    # What `make test-all` has installed is found; a bare pytest installs nothing.
     done = subprocess.run(["sh", script, "--no-install"], capture_output=True, text=True)
     if done.returncode == 0:
         return Path(done.stdout.strip())
     if os.environ.get("CI") == "true":
         pytest.fail(done.stderr.strip())
     pytest.skip(done.stderr.strip())
+
+
+BROWSER_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: Path) -> Iterator[Any]:
+    """One real browser for all tests of a process: playwright starts only once in a process."""
+    # In continuous integration a missing driver is a failure.
+    if os.environ.get("CI"):
+        import playwright.sync_api as sync_api
+    else:
+        sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        # Playwright gives each launch a fresh profile.
+        browser = playwright.chromium.launch(executable_path=str(chromium), args=BROWSER_FLAGS, headless=True)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture

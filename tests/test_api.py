@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import types
@@ -199,6 +200,9 @@ def test_prediction_reads_token_lists_and_reports_missing_values(tmp_path: Path)
         lambda: run.attention([["w1"]]),
         lambda: run.attention(3),  # type: ignore[arg-type]
         lambda: run.evaluate((LABELLED, LABELLED)),  # type: ignore[arg-type]
+        lambda: run.evaluate(LABELLED, LABELLED),  # type: ignore[arg-type]
+        lambda: run.evaluate(None, LABELLED),  # type: ignore[arg-type]
+        lambda: run.evaluate(inputs=__file__),
         lambda: run.predict_file(pandas.DataFrame({"a": [1]}), tmp_path / "out.csv"),  # type: ignore[arg-type]
         lambda: list(run.predict_each(pandas.DataFrame({"a": [1]}))),  # type: ignore[arg-type]
         lambda: run.predict(3),  # type: ignore[call-overload]
@@ -249,6 +253,12 @@ def test_many_distinct_integers_hint_at_regression(
     assert 'task="regression"' in capsys.readouterr().err
 
 
+def test_whole_floats_hint_at_classification(tmp_path: Path) -> None:
+    run = train(tmp_path, inputs=TEXTS, targets=[0.0, 1.0] * 40)
+    warning = "WARNING: the targets are whole floats with only 2 distinct values, taken as numbers"
+    assert warning in repr(run) and type(run.predict(np.array("a good film"))["output"]) is float
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -270,7 +280,16 @@ def test_many_distinct_integers_hint_at_regression(
         ),
         ({}, "source: nothing to train on"),
         ({"inputs": []}, "inputs: no examples"),
-        ({"inputs": "a text"}, "inputs: this is not a list or a column of values"),
+        ({"inputs": "a text"}, "inputs: this is one text, not a list of texts"),
+        ({"inputs": ["one long text"]}, "inputs: this is one text, not a list of texts"),
+        ({"inputs": "a text", "targets": [1]}, "inputs: this is not a list or a column of values"),
+        ({"inputs": __file__, "targets": [1]}, "inputs: this is a file, not data"),
+        ({"inputs": TEXTS, "targets": [1] * 80}, "targets: all 80 targets are 1: nothing to classify"),
+        ({"inputs": TEXTS, "targets": [f"{n / 7:.3f}" for n in range(80)]}, "targets: the targets are texts"),
+        ({"inputs": ["pos", "neg"] * 40, "targets": TEXTS}, "inputs: the inputs have 2 distinct values and"),
+        ({"inputs": ["a", "b"], "targets": [1.0, float("inf")]}, "targets[1]: the value is infinite"),
+        ({"inputs": TEXTS, "targets": [0.5] * 79 + [1e300]}, "inputs[79], targets[79]: the number is too"),
+        ({"inputs": TEXTS, "targets": [0.5] * 80}, "inputs, targets: all 72 training targets are 0.5"),
         ({"inputs": 5}, "inputs: this is not a list or a column of values"),
         ({"inputs": ["a", None]}, "inputs[1]: a value is missing"),
         ({"inputs": ["a", "b"], "targets": [1.0, float("nan")]}, "targets[1]: a value is missing"),
@@ -290,6 +309,16 @@ def test_bad_data_is_refused_and_leaves_nothing(
         gf.train(**options, progress=False)
     assert str(error.value).startswith(message)
     assert not list(tmp_path.rglob("*.jsonl"))
+
+
+@pytest.mark.parametrize(("inputs", "one"), [(TEXTS, True), (ROWS, 1.0), (TEXTS, 1.0)])
+def test_labels_that_are_equal_in_python_are_refused(inputs: Any, one: Any, tmp_path: Path) -> None:
+    with pytest.raises(gf.UserError) as error:
+        train(tmp_path, inputs=inputs, targets=[1, 0, one, 0] * 20)
+    place = r"inputs\[\d+\], targets\[\d+\]"
+    assert re.match(
+        rf"{place}: the label {one} equals the label 1 of another type at {place}", str(error.value)
+    )
 
 
 def test_bad_options_leave_no_data_behind(tmp_path: Path) -> None:

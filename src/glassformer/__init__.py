@@ -26,15 +26,19 @@ _MODULES = {
     "TokenClassification": "glassformer.models.task_types",
     "Transformer": "glassformer.models.transformer",
     "UserError": "glassformer.core.errors",
+    "fetch_model": "glassformer.interchange.model_catalogue",
     "from_huggingface": "glassformer.interchange.huggingface",
     "generate": "glassformer.generation",
+    "import_model": "glassformer.interchange.imports",
     "load_plugin": "glassformer.core.registry",
     "nn": "glassformer.blocks",
     "presets": "glassformer.runs.experiment",
     "record": "glassformer.inspection.record",
     "register": "glassformer.core.registry",
+    "replace": "glassformer.inspection.sites",
     "report": "glassformer.reports.report",
     "resolve": "glassformer.runs.experiment",
+    "sites": "glassformer.inspection.sites",
     "sweep": "glassformer.api",
     "train": "glassformer.api",
 }
@@ -52,15 +56,19 @@ __all__ = [
     "Transformer",
     "UserError",
     "__version__",
+    "fetch_model",
     "from_huggingface",
     "generate",
+    "import_model",
     "load_plugin",
     "nn",
     "presets",
     "record",
     "register",
+    "replace",
     "report",
     "resolve",
+    "sites",
     "sweep",
     "train",
 ]
@@ -72,7 +80,10 @@ if TYPE_CHECKING:
     from glassformer.core.registry import load_plugin, register
     from glassformer.generation import generate
     from glassformer.inspection.record import record
+    from glassformer.inspection.sites import replace, sites
     from glassformer.interchange.huggingface import from_huggingface
+    from glassformer.interchange.imports import import_model
+    from glassformer.interchange.model_catalogue import fetch_model
     from glassformer.models.task_types import (
         CausalLM,
         MaskedLM,

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import re
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from glassformer.core.config import merge, parse_overrides, unflatten
 from glassformer.core.errors import UserError, user_error
-from glassformer.data.memory import is_missing, plain_list
-from glassformer.runs.experiment import ExperimentConfig, apply_overrides, read_source
+from glassformer.data.columns import count
+from glassformer.data.memory import LABEL_REPEATS, Column, MemoryRows, reject_file
+from glassformer.data.readers import file_ending
+from glassformer.runs.experiment import DATA_ENDINGS, ExperimentConfig, apply_overrides, read_source
 from glassformer.runs.folder import RunFolder, new_run_path
 from glassformer.runs.run import Run
 from glassformer.runs.session import DEFAULT_RUNS, TrainingSession, open_session
@@ -33,19 +36,9 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 """Config options for each value of `task` in `train`. The first five read texts, the others read tokens."""
 
-LABEL_REPEATS = 2
-"""Minimum mean number of rows per distinct text target for which targets are labels, not translations."""
-
 TOKEN_LABEL_ROWS = 0.9
 """Fraction of rows with one label per token from which rows with other lengths are mistakes."""
 
-NUMBER_TARGETS = 20
-"""Number of distinct integer targets from which a note mentions regression, if each has few rows."""
-
-ROWS_PER_LABEL = 20
-"""Mean number of rows per distinct integer target from which they are labels without doubt."""
-
-Column = Iterable[Any]
 Split = tuple[Column, Column | None]
 
 
@@ -92,10 +85,11 @@ def train(
         session = open_session(str(source), overrides, run=run, resume=resume, reporter=reporter)
         return _finish(session)
     changes = parse_overrides(overrides)
-    splits = {"train": _Rows("", inputs, targets)}
+    _reject_text(inputs, has_targets=targets is not None)
+    splits = {"train": MemoryRows("", inputs, targets)}
     for name, split in (("validation", validation), ("test", test)):
         if split is not None:
-            splits[name] = _Rows(name, *_pair(name, split))
+            splits[name] = MemoryRows(name, *_pair(name, split))
     return _train_in_memory(source, changes, splits, task, run, resume, reporter)
 
 
@@ -114,6 +108,22 @@ def _checked_source(source: str | Path | None, run: str | Path | None, resume: b
             hint="pass data by name: gf.train(inputs=texts, targets=labels)",
         )
     return source
+
+
+def _reject_text(inputs: Any, *, has_targets: bool) -> None:
+    """Raise a UserError if the inputs are the name of a file, or one running text, instead of examples."""
+    if isinstance(inputs, (str, Path)):
+        preset = DATA_ENDINGS.get(file_ending(Path(inputs)), "classification")
+        reject_file(inputs, "inputs", f'gf.train("{preset}", {{"task.data.train": {str(inputs)!r}}})')
+    is_single = isinstance(inputs, (list, tuple)) and len(inputs) == 1 and isinstance(inputs[0], str)
+    if not has_targets and (isinstance(inputs, str) or is_single):
+        raise user_error(
+            "this is one text, not a list of texts",
+            path="inputs",
+            value=inputs,
+            hint="pass a list of its paragraphs, or train on a file with one running text: gf.train("
+            '"language-model", {"task.data.train": "text.txt", "task.data.format": "running-text"})',
+        )
 
 
 def _pair(name: str, split: Any) -> Split:
@@ -147,7 +157,7 @@ def _finish(session: TrainingSession) -> Run:
 def _train_in_memory(
     source: str | Path | None,
     changes: dict[str, Any],
-    splits: Mapping[str, _Rows],
+    splits: Mapping[str, MemoryRows],
     task: str | None,
     run: str | Path | None,
     resume: bool,
@@ -157,29 +167,51 @@ def _train_in_memory(
     name = task or _infer_task(rows)
     if name not in TASKS:
         raise user_error("unknown kind of data", path="task", value=name, allowed=list(TASKS))
-    reporter.info(f"task: {name}, {len(rows):,} examples")
-    if task is None and rows.has_many_integers():
-        reporter.info(
-            f"WARNING: the targets are integers with {len(set(rows.targets or ())):,} distinct values, taken"
-            f' as labels; if they are numbers, pass task="{name.replace("classification", "regression")}"'
-        )
+    if "classification" in name and name != "token-classification":
+        rows.reject_single_label()
+    reporter.info(f"task: {name}, {count(len(rows), 'example')}")
+    warnings = rows.type_warnings(name) if task is None else []
+    warnings += [warning for split in splits.values() for warning in split.warnings]
     path = _run_folder(name, run, resume)
     files = {split: path / "data" / f"{split}.jsonl" for split in splits}
     columns = {"input": "input"} | ({} if rows.targets is None else {"target": "target"})
     data = {split: str(file) for split, file in files.items()} | {"format": "jsonl", "columns": columns}
     restored: list[Path] = []
+
+    def named(text: str) -> str:
+        return _name_arguments(text, path / "data", rows.targets is not None)
+
     try:
         tree = _options(source, name, task, path)
         config = apply_overrides(merge(tree, {"task": {"data": data}}), changes)
         restored = _write_data(splits, files, RunFolder(path))
-        return _finish(TrainingSession(config, RunFolder(path), reporter))
-    except UserError:
+        session = TrainingSession(config, RunFolder(path), reporter)
+        notes = session.experiment.task.notes
+        notes[:] = [f"WARNING: {warning}" for warning in warnings] + list(map(named, notes))
+        return _finish(session)
+    except UserError as error:
         for file in restored:
             file.unlink()  # it may not be the data of this run
-        raise
+        details = [
+            replace(each, message=named(each.message), path=named(each.path), hint=named(each.hint))
+            for each in error.details
+        ]
+        raise UserError(*details) from None
     finally:
         if not RunFolder(path).exists():
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _name_arguments(text: str, folder: Path, has_targets: bool) -> str:
+    """Return a message about the copies of the data in `folder` as one about the caller's arguments."""
+
+    def name(match: re.Match[str]) -> str:
+        split, line = match.groups()
+        prefix, index = "" if split == "train" else f"{split}.", "" if line is None else f"[{int(line) - 1}]"
+        return f"{prefix}inputs{index}" + (f", {prefix}targets{index}" if has_targets else "")
+
+    text = text.replace("task.target=number", 'task="regression"')
+    return re.sub(rf"{re.escape(str(folder))}[/\\](\w+)\.jsonl(?:, line (\d+))?", name, text)
 
 
 def _options(source: str | Path | None, name: str, task: str | None, path: Path) -> dict[str, Any]:
@@ -199,7 +231,7 @@ def _without_preset(name: str) -> dict[str, Any]:
     return {path: value for path, value in TASKS[name].items() if path != "preset"}
 
 
-def _write_data(splits: Mapping[str, _Rows], files: Mapping[str, Path], folder: RunFolder) -> list[Path]:
+def _write_data(splits: Mapping[str, MemoryRows], files: Mapping[str, Path], folder: RunFolder) -> list[Path]:
     """Write the splits to their files. Return the files that an existing run did not have any more.
 
     The data of an existing run are never replaced. If others are given, raise a UserError.
@@ -275,16 +307,19 @@ def sweep(
     return document
 
 
-def _infer_task(rows: _Rows) -> str:
+def _infer_task(rows: MemoryRows) -> str:
     """Return the key of TASKS that fits the types of inputs and targets."""
     targets = rows.targets
     if targets is None:
         return "language-model"
+    rows.reject_numeric_texts()
     if rows.is_text:
         if all(isinstance(target, float) for target in targets):
             return "regression"
         is_text = all(isinstance(target, str) for target in targets)
         is_translation = is_text and len(targets) < LABEL_REPEATS * len(set(targets))
+        if is_translation:
+            rows.reject_swapped()
         return "translation" if is_translation else "classification"
     rows.reject_texts_as_tokens()
     if all(isinstance(target, list) for target in targets):
@@ -301,94 +336,3 @@ def _infer_task(rows: _Rows) -> str:
         return "token-classification" if all(is_labelled) else "sequence-to-sequence"
     is_real = all(isinstance(target, float) for target in targets)
     return "sequence-regression" if is_real else "sequence-classification"
-
-
-class _Rows:
-    """Validated inputs and targets of one split, as plain Python values."""
-
-    def __init__(self, name: str, inputs: Column, targets: Column | None) -> None:
-        prefix = f"{name}." if name else ""
-        self.inputs = _values(inputs, f"{prefix}inputs")
-        self.targets = None if targets is None else _values(targets, f"{prefix}targets")
-        if not self.inputs:
-            raise user_error("no examples", path=f"{prefix}inputs", hint="pass at least a few examples")
-        if self.targets is not None and len(self.targets) != len(self.inputs):
-            raise user_error(
-                f"there are {len(self.inputs):,} inputs and {len(self.targets):,} targets",
-                path=f"{prefix}targets",
-                hint="pass one target per input",
-            )
-        self.is_text = isinstance(self.inputs[0], str)
-        if self.is_text:
-            self._reject_list_targets(prefix)
-        for index, value in enumerate(self.inputs):
-            if isinstance(value, str) != self.is_text or not isinstance(value, (str, list)):
-                raise user_error(
-                    "inputs must all be texts, or all be sequences of tokens",
-                    path=f"{prefix}inputs[{index}]",
-                    value=value,
-                    hint="pass texts only, or sequences of tokens only",
-                )
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def _reject_list_targets(self, prefix: str) -> None:
-        """Raise a UserError if the target of a text is a list."""
-        for index, target in enumerate(self.targets or ()):
-            if isinstance(target, list):
-                raise user_error(
-                    "the target of a text is a list, but a text has one label",
-                    path=f"{prefix}targets[{index}]",
-                    value=target,
-                    hint="for one label per token, pass inputs that are lists of tokens; for several labels"
-                    " per text, train one model per label",
-                )
-
-    def reject_texts_as_tokens(self) -> None:
-        """Raise a UserError if the inputs look like rows of several text columns instead of tokens."""
-        width = len(self.inputs[0])
-        symbols = [symbol for row in self.inputs for symbol in row]
-        with_spaces = sum(isinstance(symbol, str) and " " in symbol.strip() for symbol in symbols)
-        if all(len(row) == width for row in self.inputs) and 2 * with_spaces > len(symbols):
-            raise user_error(
-                f"each input is a sequence of {width:,} texts, and each text would be read as one token",
-                path="inputs[0]",
-                value=self.inputs[0],
-                hint='join the columns: inputs=[" | ".join(row) for row in rows], or pass a DataFrame; if'
-                ' these are tokens, pass task="sequence-classification" or another task',
-            )
-
-    def has_many_integers(self) -> bool:
-        """Return True if the targets are integers that may be numbers instead of labels."""
-        targets = self.targets or []
-        if not all(isinstance(target, int) and not isinstance(target, bool) for target in targets):
-            return False
-        distinct = len(set(targets))
-        return distinct > NUMBER_TARGETS and len(targets) < ROWS_PER_LABEL * distinct
-
-    def json_lines(self) -> bytes:
-        """Return the examples as the content of a file, one JSON object per line."""
-        targets: Sequence[Any] = [None] * len(self) if self.targets is None else self.targets
-        lines = [
-            json.dumps({"input": value} if self.targets is None else {"input": value, "target": target})
-            for value, target in zip(self.inputs, targets, strict=True)
-        ]
-        return ("\n".join(lines) + "\n").encode()
-
-
-def _values(column: Column, path: str) -> list[Any]:
-    """Convert a list, array, tensor, column or DataFrame to a list of texts, numbers and token lists."""
-    return [_value(value, f"{path}[{index}]") for index, value in enumerate(plain_list(column, path))]
-
-
-def _value(value: Any, path: str) -> Any:
-    if is_missing(value):
-        raise user_error("a value is missing", path=path, value=value, hint="drop the row, or fill it in")
-    if isinstance(value, (str, bool, int, float)):
-        return value
-    if isinstance(value, list) and all(isinstance(item, (str, int)) for item in value):
-        return value
-    raise user_error(
-        "this is not a text, a number or a sequence of tokens", path=path, value=value, hint="convert it"
-    )

@@ -12,6 +12,7 @@ from glassformer.bench.base import Result, record, regressions
 from glassformer.cli import main
 from glassformer.core.errors import UserError
 from glassformer.core.system import machine
+from glassformer.training.precision import bf16_speed
 
 SMALL_MODEL = [
     "--layers=1",
@@ -48,11 +49,23 @@ def test_train(pairs: str, capsys: pytest.CaptureFixture[str]) -> None:
     tiny = ["--batches", "2", "--batch-tokens", "200", "--batch-size", "8", "--repeats", "1"]
     code, document = bench(capsys, "train", "--source", pairs, *SMALL_MODEL, *tiny)
     assert code == 0
-    assert {"torch_nn", "huggingface", "peak_share"} == set(document["ratios"])
+    in_bf16 = {"bf16", "wide_bf16", "huggingface_fp32_vs_bf16", "huggingface_bf16", "torch_nn_bf16"}
+    has_bf16 = not bf16_speed().failure
+    assert set(document["ratios"]) == {"torch_nn", "huggingface", "peak_share"} | (
+        in_bf16 if has_bf16 else set()
+    )
     assert 0 < document["ratios"]["peak_share"] < 1
     assert document["notes"]["our_steps"] == 2
     speeds = {row["form"]: row["target_tokens_per_second"] for row in document["rows"]}
-    assert speeds["glassformer"] / speeds["torch_nn"] == pytest.approx(document["ratios"]["torch_nn"])
+    ratios = document["ratios"]
+    assert speeds["glassformer"] / speeds["torch_nn"] == pytest.approx(ratios["torch_nn"])
+    if has_bf16:
+        assert speeds["glassformer_bf16"] / speeds["glassformer"] == pytest.approx(ratios["bf16"])
+        assert speeds["glassformer_wide_bf16"] / speeds["glassformer_wide"] == pytest.approx(
+            ratios["wide_bf16"]
+        )
+        mixed = speeds["glassformer_bf16"] / speeds["huggingface"]
+        assert mixed == pytest.approx(ratios["huggingface_fp32_vs_bf16"])
 
 
 def test_a_way_of_decoding_that_was_disturbed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,12 +79,9 @@ def test_hugging_face_generates_the_same(model: Model, rows: list[np.ndarray], b
 def test_ctranslate2_generates_the_same(model: Model, rows: list[np.ndarray]) -> None:
     """Compare greedy outputs only: with a beam, CTranslate2 stops earlier and may differ."""
     pytest.importorskip("ctranslate2")
-    weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     for concurrency in (1, 2):
         before = torch.get_num_threads()
-        write = peers.ctranslate2_decoder(
-            SIZES, weights, positions(model), FORBIDDEN, threads=2, concurrency=concurrency
-        )
+        write = peers.ctranslate2_decoder(model, FORBIDDEN, threads=2, concurrency=concurrency)
         assert torch.get_num_threads() == before
         assert write(rows, 1, 2) == ours(model, rows, 1)
         assert len(write(rows, 4, 2)) == len(rows)

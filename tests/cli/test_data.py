@@ -171,7 +171,7 @@ def test_check_the_files_of_a_config(ask: Ask, folder: Path, small_set: Path) ->
         (["fetch", "multi30"], "did you mean 'multi30k'"),
         (["check", "multi30"], "did you mean 'multi30k'"),
         (["check", "reversl"], "did you mean 'reversal'"),
-        (["check", "b.txt"], "a.txt"),
+        (["check", "review.txt"], "use reviews.txt"),
         (["check", "none/b.txt"], "no such file"),
         (["check", "multi30k/train.en"], "glassformer data fetch multi30k"),
         (["check", "a.txt", "--format", "tvs"], "did you mean 'tsv'"),
@@ -188,7 +188,8 @@ def test_check_the_files_of_a_config(ask: Ask, folder: Path, small_set: Path) ->
 def test_wrong_input(
     arguments: list[str], says: str, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
+    for name in ("a.txt", "reviews.txt"):
+        (folder / name).write_text("one\ntwo\n", encoding="utf-8")
     assert main(["data", *arguments]) == 2
     output = capfd.readouterr()
     assert says in output.err and "Traceback" not in output.err and output.out == ""
@@ -197,7 +198,7 @@ def test_wrong_input(
 
 def test_files_without_the_columns_of_the_task(ask: Ask, folder: Path) -> None:
     """Fail for a valid file that lacks the columns of the task."""
-    (folder / "a.csv").write_text("text|label\n" + "one|x\ntwo|y\n" * 4, encoding="utf-8")
+    (folder / "a.csv").write_text("text/label\n" + "one/x\ntwo/y\n" * 4, encoding="utf-8")
     (folder / "b.csv").write_text("text,label\none,x\ntwo,y\n", encoding="utf-8")
     train = ("check", "classification", "task.data.train=b.csv")
     assert ask(*train)["passed"]
@@ -300,6 +301,7 @@ def test_a_header_is_not_an_overlap(ask: Ask, folder: Path) -> None:
     (folder / "train.tsv").write_text(f"text\tlabel\n{rows}content\tx\n")
     (finding,) = ask("check", "train.tsv", "--test", "test.tsv", code=2)["findings"]
     assert finding["kind"] == "other-layout"
+    assert "if the columns mean the same: --columns '{" in finding["locations"][0]["detail"]
 
 
 def test_labels_that_train_does_not_have(ask: Ask, folder: Path) -> None:
@@ -312,3 +314,63 @@ def test_labels_that_train_does_not_have(ask: Ask, folder: Path) -> None:
         options = ["task.data.train=train.tsv", "task.data.test=test.tsv"]
         (finding,) = ask("check", "classification", *options, code=code)["findings"]
         assert finding["kind"] == kind
+
+
+def test_the_table_of_classes_is_short(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.tsv"
+    rows = [f"some words {n}\t{'x' * 36} label {n % 30}\n" for n in range(200)]
+    path.write_text("text\tlabel\n" + "".join(rows))
+    main(["data", "check", "classification", f"task.data.train={path}"])
+    out = capfd.readouterr().out
+    assert "and 20 more" in out and "x" * 36 + " la… " in out.partition("class  ")[2]
+
+
+def test_two_files_of_one_name_get_the_whole_command(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for ending in ("neg", "pos"):
+        (tmp_path / f"polarity.{ending}").write_text("one\ntwo\n")
+    assert main(["data", "check", str(tmp_path)]) == 2
+    command = f"glassformer data check classification task.data.train={tmp_path} 'task.data.classes="
+    assert command + "{neg: polarity.neg, pos: polarity.pos}'" in capfd.readouterr().err
+
+
+def test_another_encoding_has_its_command(
+    ask: Ask, capfd: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    text = "text;label\n" + "".join(f"un caf\u00e9 {number};{'xy'[number % 2]}\n" for number in range(40))
+    for encoding in ("utf-16", "latin-1"):
+        (folder / "a.csv").write_bytes(text.encode(encoding))
+        document = ask("check", "a.csv", code=2)
+        assert [finding["kind"] for finding in document["findings"]] == ["invalid-utf8"]
+        command = f"glassformer data check a.csv --encoding {encoding}"
+        assert f"if the files are {encoding}: {command}" in see(capfd, "check", "a.csv")
+        assert ask(*command.split()[2:])["passed"]
+        (finding,) = ask("check", "classification", "task.data.train=a.csv", code=2)["findings"]
+        assert finding["kind"] == "invalid-utf8"
+
+
+def test_files_that_are_not_classes_are_left_out(ask: Ask, folder: Path) -> None:
+    (folder / "own").mkdir()
+    for name in ("good", "bad"):
+        (folder / "own" / f"{name}.txt").write_text(
+            "".join(f"{name} text {number}\n" for number in range(20))
+        )
+    for name in ("README.txt", "notes.md", "meta.xml"):
+        (folder / "own" / name).write_text("one\ntwo\n")
+    document = ask("check", "own")
+    assert {each["label"] for each in document["classes"]} == {"good", "bad"}
+    (note,) = [note for file in document["files"] for note in file["notes"]]
+    assert note.startswith(
+        "own: not read as classes: README.txt, meta.xml, notes.md; to read them: task.data"
+    )
+
+
+def test_a_harmless_note_takes_one_line(capfd: pytest.CaptureFixture[str], folder: Path) -> None:
+    (folder / "a.csv").write_bytes(
+        b"text,label\r\n" + b"".join(b"row %d,%d\r\n" % (n, n % 2) for n in range(20))
+    )
+    lines = see(capfd, "check", "a.csv").splitlines()
+    start = lines.index("note: lines end in CR LF \u00b7 fine: read as LF")
+    assert lines[start + 1 : start + 3] == ["", "usable for training; 1 kind of note"]

@@ -85,6 +85,34 @@ CASES: dict[str, Case] = {
     "report-with-another-extension": Case(
         ["report", "folder", "--out", "report.pdf"], {"folder/config.yaml": TASK}
     ),
+    # Trained models of other libraries.
+    "models-unknown-action": Case(["models", "improt", "folder"]),
+    "models-unknown-name": Case(["models", "fetch", "stories15"]),
+    "models-fetch-nothing": Case(["models", "fetch"]),
+    "models-import-nothing": Case(["models", "import"]),
+    "models-import-a-missing-file": Case(["models", "import", "none.gguf"]),
+    "models-import-a-pickle": Case(
+        ["models", "import", "pytorch_model.bin"], {"pytorch_model.bin": b"PK\x03\x04archive"}
+    ),
+    "models-import-a-folder-with-a-pickle": Case(
+        ["models", "import", "folder"],
+        {
+            "folder/config.json": b'{"architectures": ["BertModel"]}',
+            "folder/pytorch_model.bin": b"\x80\x02pickle",
+        },
+    ),
+    "models-import-another-architecture": Case(
+        ["models", "import", "folder"], {"folder/config.json": b'{"architectures": ["MambaForCausalLM"]}'}
+    ),
+    "models-import-weights-alone": Case(
+        ["models", "import", "folder/model.safetensors"], {"folder/model.safetensors": b"\0" * 16}
+    ),
+    "models-import-no-model": Case(["models", "import", "notes.txt"], {"notes.txt": b"hello"}),
+    "models-import-half-a-file": Case(["models", "import", "a.gguf"], {"a.gguf": b"GGUF\3\0\0\0"}),
+    "models-import-without-a-tokenizer": Case(
+        ["models", "import", "a.bin"],
+        {"a.bin": b"".join(n.to_bytes(4, "little") for n in (8, 8, 1, 2, 2, 9, 8))},
+    ),
     # Overrides.
     "renamed-key": of_override("training.clip_norm=1"),
     "unknown-key": of_override("model.num_layer=2"),
@@ -109,6 +137,16 @@ CASES: dict[str, Case] = {
     "key-value-heads-that-do-not-divide": of_override("model.num_heads=4", "model.num_key_value_heads=3"),
     "odd-head-with-rotary": of_override("model.hidden_dim=20", "model.num_heads=4", "model.position=rotary"),
     "wrong-choice-of-placement": of_override("model.norm_placement=pree"),
+    "usual-name-of-an-option": of_override("training.lr=0.1"),
+    "usual-name-of-an-option-below": of_override("optimizer.lr=0.1"),
+    "usual-name-of-a-kind": of_override("model.position.kind=rope"),
+    "misspelt-key-of-another-section": of_override("lenght=16"),
+    "space-for-the-equals-sign": of_override("task.length", "16"),
+    "option-of-the-config": of_override("--length", "16"),
+    "usual-name-as-an-option": of_override("--lr=0.1"),
+    "data-file-without-its-option": Case(["train", "classification", "d/ag.csv"], {"d/ag.csv": b"a,b\n"}),
+    "data-without-its-section": Case(["train", "classification", "data.train=ag.csv"]),
+    "usual-name-in-options": Case(["options", "training.learning_rate"]),
     "option-of-another-kind": of_override("model.position.kind=alibi", "model.position.base=500"),
     "list-for-a-choice": of_override("model.position=[rotary]"),
     "number-for-a-section": of_override("training=5"),
@@ -188,7 +226,9 @@ CASES: dict[str, Case] = {
     "text-set-missing": of_text("multi30k-en-fr", {}),
     "text-set-without-this-file": of_text("shakespeare", {}, "task.data.train=tinyshakespeare/inputs.txt"),
     "text-stride-too-long": of_text("language-model", {}, "task.stride=97"),
-    "label-empty": of_text("classification", {"a.tsv": b"one\tgood\ntwo\t\n"}, "task.data.train=a.tsv"),
+    "label-empty": of_text(
+        "classification", {"a.tsv": b"one\tgood\ntwo\tbad\n" * 9 + b"three\t\n"}, "task.data.train=a.tsv"
+    ),
     "label-only-in-test": of_text(
         "classification",
         {"a.tsv": b"one\tgood\ntwo\tbad\n" * 5, "b.tsv": b"one\tso so\n" * 4 + b"two\tbad\n"},

@@ -14,7 +14,8 @@ from glassformer.cli.predict import BAR_WIDTH
 from glassformer.core.config import validate
 from glassformer.runs.experiment import ExperimentConfig
 from glassformer.runs.folder import RunFolder
-from glassformer.runs.run import BATCH_ROWS, Run
+from glassformer.runs.prediction import BATCH_ROWS
+from glassformer.runs.run import Run
 from glassformer.runs.session import TrainingSession
 
 Said = tuple[int, str, str]
@@ -235,3 +236,37 @@ def test_why_needs_a_classifier(say: Say, writer: Path) -> None:
     code, _, err = say("predict", writer, "1 2", "--why")
     assert code == 2 and "--why" in err
     assert say("evaluate", writer, "--samples", "-1")[0] == 2
+
+
+def test_ctranslate2_evaluates_with_the_same_keys_and_values(writer: Path, say: Say) -> None:
+    pytest.importorskip("ctranslate2")
+    results = []
+    for engine in ("glassformer", "ctranslate2"):
+        code, out, err = say("evaluate", writer, f"evaluation.engine={engine}", "--json")
+        assert code == 0, err
+        results.append(json.loads(out))
+    ours, theirs = results
+    assert ours["metrics"] == theirs["metrics"] and ours["intervals"] == theirs["intervals"]
+    assert theirs["protocol"].pop("engine").startswith("ctranslate2 ")
+    assert ours["protocol"] == theirs["protocol"]
+
+
+def test_ctranslate2_predicts_with_the_same_keys(writer: Path, say: Say) -> None:
+    pytest.importorskip("ctranslate2")
+    inputs = ["1 2 3", "5 4", "unknown", "0"]
+    ours, theirs = (
+        json.loads(say("predict", writer, *inputs, "--json", "--engine", engine, "--keep-going")[1])
+        for engine in ("glassformer", "ctranslate2")
+    )
+    for mine, other in zip(ours["predictions"], theirs["predictions"], strict=True):
+        assert mine.keys() == other.keys()
+        assert (mine["output"], mine["error"]) == (other["output"], other["error"])
+        assert other["probability"] == pytest.approx(mine["probability"], abs=1e-5)
+
+
+def test_an_engine_that_cannot_run_the_model_is_an_error(classifier: Path, say: Say) -> None:
+    pytest.importorskip("ctranslate2")
+    code, _, err = say("predict", classifier, "good", "--engine", "ctranslate2")
+    assert code == 2 and "evaluation.engine: CTranslate2 cannot run this model" in err and "task.kind" in err
+    code, _, err = say("predict", classifier, "good", "--engine", "ctranslate")
+    assert code == 2 and "did you mean 'ctranslate2'?" in err

@@ -155,3 +155,8 @@ def test_unknown_words_of_the_prompt_give_a_warning(ask: Ask, tmp_path: Path) ->
     assert ask(folder, "the cat", "--length", 2)["warning"] is None
     with pytest.warns(UserWarning, match="the prompt: .*‹zebra›"):
         Run(folder).generate("the zebra", 2)
+
+
+def test_a_temperature_between_zero_and_the_least_names_both(ask: Ask, writer: Path) -> None:
+    (error,) = ask(writer, "the", "--temperature", "0.0001", code=2)["errors"]
+    assert error["path"] == "--temperature" and error["message"] == "expected 0, or at least 0.001"

@@ -26,6 +26,8 @@ TESTED = {
     "trace",
     "heads",
     "intervene",
+    "patch",
+    "attribute",
     "params",
     "doctor",
     "bench",
@@ -33,7 +35,7 @@ TESTED = {
     "runs",
     "data",
 }
-TESTED_ELSEWHERE = {"options", "report", "reproduce", "studio", "sweep"}
+TESTED_ELSEWHERE = {"export", "models", "options", "report", "reproduce", "serve", "studio", "sweep"}
 
 
 def test_no_verb_is_forgotten() -> None:
@@ -208,7 +210,7 @@ def test_bench(ask: Ask) -> None:
 
 
 def test_runs(ask: Ask, run_folder: RunFolder, trained_once: Path) -> None:
-    assert ask("runs", "--runs", run_folder.path / "none", says="no runs in") == {"runs": []}
+    assert ask("runs", "--runs", run_folder.path / "none", says="no runs in") == {"runs": [], "groups": []}
     (row,) = ask("runs", "--runs", run_folder.path.parent, says="done")["runs"]
     assert row["run"] == str(run_folder.path) and (row["status"], row["step"]) == ("done", 24)
     assert row["primary_metric"] == "accuracy" and is_number(row["value"])
@@ -246,6 +248,14 @@ def test_heads(ask: Ask, run_folder: RunFolder) -> None:
     assert (document["examples"], document["split"], document["trust"]) == (4, "test", "fact")
     assert document["sites"].keys() == document["untrained"].keys() == {"encoder"}
     assert [(row["layer"], row["head"]) for row in document["ablated"]] == [(0, 0), (0, 1)]
+
+
+def test_patch_and_attribute(ask: Ask, run_folder: RunFolder) -> None:
+    document = ask("patch", run_folder.path, says="everything patched")
+    assert {"sites", "grid", "everything", "nothing", "clean", "corrupted"} <= set(document)
+    document = ask("attribute", run_folder.path, "1 2 3", says="faithfulness")
+    keys = {"method", "tokens", "values", "sum", "target_difference", "completeness_error"}
+    assert keys | {"comprehensiveness", "random_comprehensiveness", "sufficiency"} <= set(document)
 
 
 def test_intervene(ask: Ask, run_folder: RunFolder) -> None:

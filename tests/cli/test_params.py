@@ -12,6 +12,8 @@ import pytest
 from glassformer.blocks.norms import NormConfig
 from glassformer.cli import main
 from glassformer.core.registry import kinds, unregister
+from glassformer.cost.parameters import longest_batch
+from glassformer.interchange.export import TARGETS
 from glassformer.runs.experiment import Experiment, resolve
 
 SMALL = ["task.train_examples=300", "task.validation_examples=10", "task.test_examples=10"]
@@ -141,3 +143,30 @@ def test_a_preset_builds_the_model_that_is_counted(preset: str) -> None:
     model = Experiment(config).build_model()
     counted = sum(parameter.numel() for parameter in model.parameters())
     assert counted == sum(config.model.parameter_terms(model.task_type).values())
+
+
+def test_targets_of_an_export_are_known_before_training(capsys: pytest.CaptureFixture[str]) -> None:
+    code, document, printed = params(capsys, "reversal", "model.position.kind=alibi", *SMALL)
+    assert code == 0
+    exports = {each["target"]: each for each in document["exports"]}
+    assert list(exports) == list(TARGETS) and exports["onnx"]["possible"]
+    assert not exports["huggingface"]["possible"]
+    obstacle = exports["huggingface"]["obstacles"][0]
+    assert obstacle["option"] == "model.position.kind" and "or export to onnx" in obstacle["remedy"]
+    assert "  onnx: yes\n" in printed and "  huggingface: no, model.position.kind: " in printed
+
+
+def test_the_batch_of_small_data_is_that_of_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"text number {number}\t{'ab'[number % 2]}" for number in range(80)]
+    (tmp_path / "own.tsv").write_text("\n".join(lines))
+    options = [f"task.data.train={tmp_path / 'own.tsv'}"]
+    _, document, text = params(capsys, "classification", *options)
+    experiment = Experiment(resolve("classification", options))
+    given, used = (
+        len(longest_batch(experiment.task, training).indices)
+        for training in (experiment.config.training, experiment.fitted_training())
+    )
+    assert document["batch"]["sequences"] == used < given
+    assert "training examples are few: training uses batch_tokens=" in text

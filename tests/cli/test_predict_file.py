@@ -289,3 +289,23 @@ def test_options_that_contradict(say: Say, run_folder: Path, tmp_path: Path) -> 
     ):
         code, out, err = say("predict", run_folder, *arguments)
         assert code == 2 and not out and err, arguments
+
+
+def test_a_bad_row_keeps_its_cells_and_has_its_line(say: Say, run_folder: Path, tmp_path: Path) -> None:
+    """All cells were once empty, so that the row could not be found again."""
+    path, out = tmp_path / "a.csv", tmp_path / "out.csv"
+    path.write_text("id,text,note\n7,a fine film,x\n8,dull\n9,good,y,z\n")
+    _, _, errors = say("predict", str(run_folder), "--file", str(path), "--out", str(out))
+    assert "  line 3: the line has 2 columns" in errors
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    assert (rows[1]["id"], rows[1]["text"], rows[1]["note"]) == ("8", "dull", "")
+    assert (rows[2]["text"], rows[2]["note"], rows[2]["output"]) == ("good", "y,z", "")
+    assert rows[1]["error"].startswith("line 3: the line has 2 columns") and rows[1]["output"] == ""
+
+
+def test_the_case_of_a_column_name_does_not_matter(say: Say, run_folder: Path, tmp_path: Path) -> None:
+    path, out = tmp_path / "a.csv", tmp_path / "out.csv"
+    path.write_text("ID,Text\n7,a fine film\n")
+    assert say("predict", str(run_folder), "--file", str(path), "--out", str(out))[0] == 0
+    assert out.read_text().startswith("ID,Text,output,")

@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field
 
 from glassformer.core.config import Node
-from glassformer.core.errors import UserError, join_names, near_match
+from glassformer.core.errors import OTHER_NAMES, UserError, join_names, near_match, suggest_path
 from glassformer.core.options import KindEntry, OptionEntry, describe, find_options, option_tree
 from glassformer.runs.experiment import ExperimentConfig
 
@@ -130,8 +130,44 @@ def test_the_beginning_of_a_name_is_a_near_match() -> None:
     assert near_match("norm", ["norm", "norm_placement"]) == "norm"
 
 
-def test_a_long_list_begins_with_the_nearest_names() -> None:
+def test_a_long_list_has_the_nearest_names() -> None:
     names = [f"option_{number}" for number in range(50)] + ["position"]
-    assert join_names(names, 60, "pos").startswith("position, ")
+    assert "position, … (4 of 51)" in join_names(names, 60, "pos")
     assert join_names(names, 60).startswith("option_0, option_1, ")
     assert join_names(["b", "a"], 60, "a") == "b, a"
+
+
+@pytest.mark.parametrize("usual", OTHER_NAMES)
+def test_a_usual_name_finds_the_option_or_kind(usual: str) -> None:
+    """`lr` and `rope` were unknown, although the help explains rotary as RoPE."""
+    (first, *_) = find_options(option_tree(ExperimentConfig), usual)
+    assert OTHER_NAMES[usual] in (first.entry.path.rpartition(".")[2], first.kind)
+
+
+def test_the_names_in_an_error_are_sorted_and_counted() -> None:
+    names = [f"name_{letter}{number}" for number in range(9) for letter in "zyx"]
+    text = join_names(names, 60, "name_y3")
+    shown, _, count = text.partition(", … ")
+    assert shown.split(", ") == sorted(shown.split(", ")) and "name_y3" in shown
+    assert count == f"({len(shown.split(', '))} of 27)" and len(text) <= 60
+    assert join_names(["b", "a"], 60) == "b, a"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("training.lr", "training.optimizer.learning_rate"),
+        ("lenght", "task.length"),
+        ("data.train", "task.data.train"),
+        ("model.attention.heads", "model.num_heads"),
+        ("seed", "seed"),
+        ("base", None),
+        ("training.checkpoint.every", "training.save_every"),
+        ("training.other.every", None),
+        ("model.attention.bias", "model.bias"),
+    ],
+)
+def test_an_option_of_another_section_is_suggested(given: str, meant: str | None) -> None:
+    paths = ["seed", "task.length", "task.data.train", "task.train_limit", "model.bias", "model.num_heads"]
+    paths += ["inspection.every", "training.unfreeze.every", "training.save_every", "training.log_every"]
+    assert suggest_path(given, [*paths, "training.optimizer.learning_rate"]) == meant

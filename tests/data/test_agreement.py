@@ -156,8 +156,9 @@ def check_passes(files: list[Path], options: dict[str, Any], roles: dict[str, st
         report = check_corpora([Corpus({"train": files}, roles=roles, fractions={}, **options)])
     except UserError:
         return False
-    # A missing label does not make a file unreadable: only a classifier rejects it.
-    return not any(f.severity == "error" and f.kind != "empty-label" for f in report.findings)
+    # Missing labels, or a single one, do not make a file unreadable: only a classifier rejects them.
+    of_labels = ("empty-label", "one-label")
+    return not any(f.severity == "error" and f.kind not in of_labels for f in report.findings)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -219,3 +220,66 @@ def test_files_without_a_task_may_be_too_few(tmp_path: Path) -> None:
     (finding,) = check_corpora([Corpus({"train": [path]})]).findings
     assert finding.kind == "too-few"
     assert check_corpora([Corpus({"train": [path], "validation": [path]})]).passed
+
+
+NOT_CLASSES = {
+    "one label": (["text,label"], ["{0} words,x"], None, "only one label"),
+    "a name twice": (
+        ["text,label,label"],
+        ["{0} words,{1},{2}"],
+        None,
+        "2 columns have the name 'label': 1 and 2",
+    ),
+    "a requested name twice": (
+        ["text,label,label"],
+        ["{0} words,{1},{2}"],
+        "label",
+        "2 columns have the name",
+    ),
+    "numbers": (
+        ["text,label"],
+        ["{0} words,{1}", "{0} words more,{1}.0"],
+        None,
+        "'0.0' is '0' written differently",
+    ),
+    "spaces": (["text,label"], ["{0} words,{1}", "{0} words more,{1} "], None, ""),
+}
+
+
+@pytest.mark.parametrize("name", NOT_CLASSES)
+@pytest.mark.parametrize("has_task", [True, False])
+def test_labels_that_training_refuses_fail_the_check(
+    tmp_path: Path,
+    name: str,
+    has_task: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The check once called such files ready for training."""
+    monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path / "cache"))
+    header, lines, target, message = NOT_CLASSES[name]
+    files = {"train": tmp_path / "train.csv", "test": tmp_path / "test.csv"}
+    settings = [f"task.data.{split}={path}" for split, path in files.items()]
+    options = []
+    if target is not None:
+        settings.append(f"task.data.columns={{input: text, target: {target}}}")
+        options = ["--columns", f"{{input: text, target: {target}}}"]
+    for path, line in zip(files.values(), [lines[0], lines[-1]], strict=True):
+        rows = [line.format(f"{path.stem} {number}", number % 2, "ab"[number % 2]) for number in range(40)]
+        path.write_text("\n".join([*header, *rows]) + "\n")
+    if has_task:
+        code = main(["data", "check", "classification", *settings])
+    else:
+        code = main(["data", "check", str(files["train"]), "--test", str(files["test"]), *options])
+    shown = capfd.readouterr()
+    task = resolve("classification", settings).task
+    if not message:
+        assert code == 0 and len(task.build(seed=0).labels.symbols) == 2
+        return
+    with pytest.raises(UserError) as error:
+        task.build(seed=0)
+    assert code == 2 and message in str(error.value)
+    if name == "numbers":
+        assert "'0.0': train has '0'" in shown.out
+    else:
+        assert message in " ".join((shown.out + shown.err).split())

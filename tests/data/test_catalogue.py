@@ -6,11 +6,10 @@ import gzip
 import hashlib
 import io
 import re
-import threading
+import tarfile
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,55 +17,15 @@ import pytest
 from glassformer.core.errors import UserError
 from glassformer.data import catalogue
 from glassformer.data.catalogue import CATALOGUE, CatalogueFile, DataSet, Part, fetch, locate, presence
+from tests.data.loopback import Server, serving
 
 TEXT = b"".join(b"line %d of some text\n" % number for number in range(5000))
 
 
-@dataclass
-class Server:
-    """HTTP server of bytes by path. The first responses to a path may be cut short."""
-
-    address: str = ""
-    contents: dict[str, bytes] = field(default_factory=dict)
-    cuts: dict[str, list[int]] = field(default_factory=dict)
-    """Number of bytes that the next responses to a path send before the connection closes."""
-    ranges: bool = True
-    asked: list[tuple[str, str | None]] = field(default_factory=list)
-
-
 @pytest.fixture
 def server() -> Iterator[Server]:
-    state = Server()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            name = self.path.lstrip("/")
-            asked = self.headers.get("Range")
-            state.asked.append((name, asked))
-            if name not in state.contents:
-                self.send_error(404)
-                return
-            body, start = state.contents[name], 0
-            if asked and state.ranges:
-                start = int(asked.removeprefix("bytes=").removesuffix("-"))
-                if start >= len(body):
-                    self.send_error(416)
-                    return
-            self.send_response(206 if start else 200)
-            self.send_header("Content-Length", str(len(body) - start))
-            self.end_headers()
-            cuts = state.cuts.get(name)
-            self.wfile.write(body[start : start + cuts.pop(0)] if cuts else body[start:])
-
-        def log_message(self, format: str, *arguments: object) -> None: ...
-
-    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state.address = f"http://127.0.0.1:{running.server_port}"
-    thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield state
-    running.shutdown()
-    running.server_close()
+    with serving() as state:
+        yield state
 
 
 def entry(path: str, content: bytes, address: str) -> CatalogueFile:
@@ -243,3 +202,55 @@ def test_states_of_presence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert presence(data_set).state == "whole"
     (folder / "b").write_bytes(b"TWO")  # of the same size
     assert presence(data_set).state == "changed" and list(presence(data_set).changed) == ["b"]
+
+
+def packed_tgz(members: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def test_a_member_is_taken_by_its_path_and_offset(server: Server, tmp_path: Path) -> None:
+    """Two members have the same name; one of them contains two files."""
+    data = packed_tgz({"other/all.data": b"wrong", "package/all.data": b"firstsecond!"})
+    server.contents = {"pack.tgz": data}
+    address = f"{server.address}/pack.tgz?version=1"
+    first = replace(entry("a", b"first", address), member="package/all.data")
+    second = replace(entry("b", b"second!", address), member="package/all.data", start=5)
+    assert [path.read_bytes() for path in fetch(set_of(first, second), tmp_path, quiet)] == [
+        b"first",
+        b"second!",
+    ]
+
+
+def test_members_never_leave_the_folder(server: Server, tmp_path: Path) -> None:
+    """The catalogue decides where a file goes, and not the archive."""
+    server.contents = {"pack.tgz": packed_tgz({"../../escaped": b"content"})}
+    file = replace(entry("inside", b"content", f"{server.address}/pack.tgz"), member="../../escaped")
+    assert fetch(set_of(file), tmp_path / "deep" / "folder", quiet)[0].name == "inside"
+    assert not list(tmp_path.rglob("escaped"))
+
+
+def test_an_archive_with_another_checksum_is_not_opened(server: Server, tmp_path: Path) -> None:
+    data = packed_tgz({"package/a": b"content"})
+    server.contents = {"pack.tgz": data}
+    file = entry("a", b"content", f"{server.address}/pack.tgz")
+    right = replace(file, archive_sha256=hashlib.sha256(data).hexdigest())
+    fetch(set_of(right), tmp_path / "one", quiet)
+    with pytest.raises(UserError, match="its SHA-256 is not 000"):
+        fetch(set_of(replace(file, archive_sha256="0" * 64)), tmp_path / "two", quiet)
+    assert not list((tmp_path / "two").rglob("*.part"))
+
+
+def test_a_password_is_sent_and_never_shown(server: Server, tmp_path: Path) -> None:
+    server.contents = {"a.txt": b"content"}
+    address = server.address.replace("//", "//me:se%2Fcret@")
+    fetch(set_of(entry("a.txt", b"content", f"{address}/a.txt")), tmp_path, quiet)
+    assert server.logins == ["Basic bWU6c2UvY3JldA=="]
+    with pytest.raises(UserError) as caught:
+        fetch(set_of(entry("b.txt", b"content", f"{address}/b.txt")), tmp_path, quiet)
+    assert "cret" not in str(caught.value) and "127.0.0.1" in str(caught.value)

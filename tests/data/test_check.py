@@ -50,7 +50,7 @@ def locations(report: Report, kind: str) -> list[Location]:
     ("content", "kind", "line", "byte", "shown"),
     [
         (b"one\ncaf\xe9 noir\n", "invalid-utf8", 2, 7, "caf\\xe9 noir"),
-        (b"\xff\xfeo\0", "invalid-utf8", 1, 0, "\\xff\\xfeo\\x00"),
+        (b"\xff\xfeo\0", "invalid-utf8", 1, 0, ""),
         ("\ufeffone\ntwo\n", "byte-order-mark", 1, 0, "one"),
         ("one\ntwo\ufeff\n", "inner-byte-order-mark", 2, 7, "two\\ufeff"),
         ("one\nté\0wo\n", "nul", 2, 7, "té\\x00wo"),
@@ -269,14 +269,13 @@ def test_rows_that_cannot_be_read(write: Write) -> None:
 
 
 def test_rows_that_training_rejects_are_errors(write: Write) -> None:
-    """A line of tabs or spaces is not empty, a label is required, and null is not a text."""
+    """A line of spaces is not empty, a line of tabs is; a label is required, and null is not a text."""
     rows = "one of them\tgood\nanother one\tbad\n" * 3
     report = check({"train": [write("a.tsv", f"{rows}  \n\t\n\n")]})
     assert [(location.line, location.detail) for location in locations(report, "bad-row")] == [
         (7, "the line has 1 column, but the first line has 2")
     ]
-    assert [location.line for location in locations(report, "empty-label")] == [8]
-    assert [location.line for location in locations(report, "skipped-line")] == [9]
+    assert [location.line for location in locations(report, "skipped-line")] == [8, 9]
     report = check({"train": [write("b.tsv", f"{rows}text without one\t\n\tgood\n")]})
     (location,) = locations(report, "empty-label")
     assert (location.line, location.byte, location.excerpt) == (7, len(rows), "text without one")
@@ -289,6 +288,13 @@ def test_rows_that_training_rejects_are_errors(write: Write) -> None:
     assert [(location.line, location.detail) for location in locations(report, "bad-row")] == [
         (2, "the input is null")
     ]
+
+
+def test_a_header_above_numbers(write: Write) -> None:
+    rows = [f"a text of words {number},{number / 7:.2f}\n" for number in range(40)]
+    report = check({"train": [write("a.csv", "review,score\n" + "".join(rows))]})
+    assert (report.source, counts(report)) == ("classification task.target=number", {})
+    assert report.files[0].read_as.endswith("with a header line: input = 'review', target = 'score'")
 
 
 def test_real_values_are_not_labels(write: Write) -> None:
@@ -340,13 +346,16 @@ def test_json_lines_by_another_name(write: Write) -> None:
         ({"positive": 30, "negative": 30}, {}),
         ({"positive": 30, "negative": 30, "postive": 1}, {"postive": "positive"}),
         (
-            {"positive": 30, "Positive": 20, "positive ": 2, "negative": 5},
-            {"Positive": "positive", "positive ": "positive"},
+            {"positive": 30, "Positive": 20, "positive ": 2, "negative": 5},  # training strips spaces
+            {"Positive": "positive"},
         ),
         ({"positive": 30, "negative": 1}, {}),
         ({"1": 40, "2": 40, "11": 1}, {}),
         ({"sport": 40, "sports": 30}, {}),
         ({"sport": 80, "sports": 4}, {"sports": "sport"}),
+        ({"yes": 20, "Yes": 20, "no": 20}, {"Yes": "yes"}),
+        ({"1": 40, "2": 40, "01": 10, "1.0": 5}, {"01": "1", "1.0": "1"}),
+        ({"priv\u00e9": 30, "prive\u0301": 20, "public": 30}, {"prive\u0301": "priv\u00e9"}),
     ],
 )
 def test_label_typos(labels: dict[str, int], typos: dict[str, str], write: Write) -> None:
@@ -356,7 +365,25 @@ def test_label_typos(labels: dict[str, int], typos: dict[str, str], write: Write
     report = check({"train": [path]}, Limits(max_locations=None))
     assert report.count("label-typo") == sum(labels[typo] for typo in typos)
     found = {location.detail for finding in report.findings for location in finding.locations}
-    assert found == {f"{typo!r}: {meant!r}?" for typo, meant in typos.items()}
+    assert found == {f"{typo!a}: {meant!a}?" for typo, meant in typos.items()}
+
+
+@pytest.mark.parametrize("missing", ["NA", "N/A", "null", "NaN", "none", "-", "?"])
+def test_missing_labels(missing: str, write: Write) -> None:
+    rows = labelled({"good": 20, "bad": 20, missing: 3})
+    path = write("a.tsv", "".join(f"{text}\t{label}\n" for text, label in rows))
+    report = check({"train": [path]})
+    assert counts(report) == {"missing-label": 3}
+    assert {each.detail for each in locations(report, "missing-label")} == {repr(missing)}
+
+
+def test_lists_of_labels(write: Write) -> None:
+    labels = {"bug": 20, "billing": 20, "billing;bug": 3, "bug, ui": 3, "ui / bug": 2, "and/or": 9, "a+": 9}
+    path = write("a.tsv", "".join(f"{text}\t{label}\n" for text, label in labelled(labels)))
+    report = check({"train": [path]})
+    assert counts(report) == {"label-list": 8}
+    details = {each.detail for each in locations(report, "label-list")}
+    assert details <= {"'billing;bug'", "'bug, ui'", "'ui / bug'"}
 
 
 def test_a_label_that_is_not_in_train(write: Write) -> None:

@@ -68,6 +68,22 @@ def test_a_file_without_the_names_is_asked_about(tmp_path: Path) -> None:
     assert items(tmp_path, "a.csv", "content,label\na,x\n", train, columns=["content"])[0][0] == "a"
 
 
+def test_the_columns_that_are_suggested_can_be_the_input(tmp_path: Path) -> None:
+    train = layout(tmp_path, "text,label\nOne,x\n")
+    rows = "".join(f"{number},some words of it,{'ab'[number % 2]}\n" for number in range(20))
+    with pytest.raises(UserError, match=r"such as --columns input=summary; --header false"):
+        items(tmp_path, "a.csv", "id,summary,sentiment\n" + rows, train)
+    objects = "".join(f'{{"label": "a", "body text": "words {number} here"}}\n' for number in range(9))
+    with pytest.raises(UserError, match=r"such as --columns 'input=body text'; --header false"):
+        items(tmp_path, "a.jsonl", objects, train)
+    both = layout(
+        tmp_path, "title,body,label\nOne,Two,x\n", columns={"input": ["title", "body"], "target": "label"}
+    )
+    rows = "".join(f"{number},a title of words,some words of it,{'ab'[number % 2]}\n" for number in range(20))
+    with pytest.raises(UserError, match=r"such as --columns 'input=\[head,text\]'; --header"):
+        items(tmp_path, "a.csv", "id,head,text,class\n" + rows, both)
+
+
 def test_the_first_of_several_columns_is_never_assumed(tmp_path: Path) -> None:
     """A header was read as a row, and the first column (here the class) as the input."""
     content = "cls,title,desc\n1,One,Two\n2,Three,Four\n"

@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.core.config import validate
+from glassformer.core.errors import UserError
+from glassformer.data.check import Corpus, check_corpora
 from glassformer.data.json_rows import ArrayRows, InvalidJson
 from glassformer.data.readers import DataConfig
 
@@ -89,3 +91,27 @@ def test_a_large_array_is_not_held_in_memory(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert path.stat().st_size > 9_000_000 and peak < 2_000_000
+
+
+def test_names_are_those_of_all_first_rows(tmp_path: Path) -> None:
+    labels = [None if number % 10 == 0 else ("good", "bad")[number % 2] for number in range(60)]
+    objects = [
+        {"text": f"text {number}"} | ({"label": label} if label else {})
+        for number, label in enumerate(labels)
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in objects))
+    report = check_corpora([Corpus({"train": [path]})])
+    assert [(each.kind, each.count) for each in report.findings] == [("bad-row", 6)]
+    assert report.files[0].read_as == "as JSON objects: input = 'text', target = 'label'"
+    stream = validate(DataConfig, {"train": str(path)}).stream("train", {"input": "text", "target": "label"})
+    assert stream is not None
+    with pytest.raises(UserError, match="no column 'label'; 6 of the first 60 rows have none"):
+        list(stream)
+
+
+def test_examples_below_a_name_are_pointed_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"version": 1, "data": [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]}')
+    with pytest.raises(UserError, match="the list of examples is under 'data'"):
+        list(DataConfig(train=str(path)).stream("train", {"input": "text", "target": "label"}) or ())

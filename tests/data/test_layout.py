@@ -123,7 +123,11 @@ def test_texts_that_are_ignored_are_suggested(tmp_path: Path) -> None:
     train, _ = streams(tmp_path, text("", rows, ","), text("", rows, ","), "a.csv")
     sentence, suggestion = train.notes
     assert "input = column 1, target = column 0; ignored: column 2; it begins with" in sentence
-    assert suggestion.endswith("one input: task.data.columns='{input: [1, 2], target: 0}'")
+    assert suggestion.startswith("WARNING: ") and "2 columns may be the input" in suggestion
+    assert suggestion.endswith("join all texts: task.data.columns='{input: [1, 2], target: 0}'")
+    named = text("label,text,note", rows, ",")
+    sentence, suggestion = streams(tmp_path, named, named, "b.csv")[0].notes
+    assert suggestion.endswith("one input: task.data.columns='{input: [text, note], target: label}'")
 
 
 @pytest.mark.parametrize(

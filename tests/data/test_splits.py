@@ -17,8 +17,10 @@ from glassformer.data.splits import (
     copy_from_first,
     first_rows,
     is_contained,
+    rare_labels,
     split_off,
     split_off_rows,
+    uneven_split,
 )
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -73,13 +75,46 @@ def test_the_same_parts_are_split_off(
         with pytest.raises(UserError, match="cannot be split"):
             split_off_rows(keys, fractions, seed, "here")
         return
-    expected = split_off(texts, fractions, seed, "here")
-    found = split_off_rows(keys, fractions, seed, "here")
-    assert {split: np.flatnonzero(part).tolist() for split, part in found.items()} == {
-        split: rows.tolist() for split, rows in expected.items()
+    for classes in (None, np.array([int(text) % 3 for text in texts])):
+        expected = split_off(texts, fractions, seed, "here", classes)
+        found = split_off_rows(keys, fractions, seed, "here", classes)
+        assert {split: np.flatnonzero(part).tolist() for split, part in found.items()} == {
+            split: rows.tolist() for split, rows in expected.items()
+        }
+
+
+@quick
+@given(st.lists(st.integers(0, 4), min_size=20, max_size=200), st.floats(0.05, 0.4), st.integers(0, 3))
+def test_each_split_has_its_share_of_every_class(labels: list[int], fraction: float, seed: int) -> None:
+    classes = np.array(labels)
+    parts = split_off(range(len(labels)), {"validation": fraction, "test": 0.2}, seed, "here", classes)
+    without_classes = split_off(range(len(labels)), {"validation": fraction, "test": 0.2}, seed, "here")
+    assert {split: len(rows) for split, rows in parts.items()} == {
+        split: len(rows) for split, rows in without_classes.items()
     }
+    taken, total = classes[parts["validation"]], np.bincount(classes)
+    is_drawable = total > 1
+    share = len(taken) / total[is_drawable].sum()
+    assert (np.abs(np.bincount(taken, minlength=len(total)) - share * total)[is_drawable] <= 1).all()
+    assert set(classes[parts["train"]]) >= set(np.flatnonzero(total == 1))
+    again = split_off(range(len(labels)), {"validation": fraction, "test": 0.2}, seed, "here", classes)
+    assert all((again[split] == rows).all() for split, rows in parts.items())
+
+
+def test_labels_with_few_examples_are_listed() -> None:
+    assert not rare_labels("validation", {"a": 5, "b": 9})
+    [warning] = rare_labels("test", {"a": 4, "b": 9, "c": 0})
+    assert warning == (
+        "WARNING: test: 2 of 3 labels have fewer than 5 examples, so that metrics are uncertain for them:"
+        " 'c': 0, 'a': 4"
+    )
 
 
 def test_any_text_has_a_key_and_no_file_is_left(tmp_path: Path) -> None:
     texts = ["", "\udc80", "a\x00b", *map(str, range(100))]
     assert first_rows(RowKeys(texts, tmp_path)).all() and not list(tmp_path.iterdir())
+
+
+def test_a_split_far_from_its_fraction_has_a_reason() -> None:
+    assert uneven_split(81, 800, 0.1) == ""
+    assert "equal inputs stay in one split" in uneven_split(400, 800, 0.1)

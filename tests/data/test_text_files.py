@@ -360,3 +360,42 @@ class TestSplitOff:
 
         with pytest.raises(UserError, match="too few different examples to split"):
             list(read_all())
+
+
+@pytest.mark.parametrize(
+    ("beginning", "name"),
+    [
+        (b"PK\x03\x04\x14\0\x06\0", "an Excel, OpenDocument or ZIP file"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Excel or Word file"),
+        (b"%PDF-1.7\n%\xe2\xe3", "a PDF file"),
+        (b"PAR1\x15\x04", "a Parquet file"),
+        (b"\x1f\x8b\x08\0", "a gzip file"),
+    ],
+)
+def test_files_that_are_not_text_are_named(
+    tmp_path: Path, beginning: bytes, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An Excel file called .csv was once to be read as latin-1, then as UTF-16, then quoted."""
+    from glassformer.cli import main
+
+    path = tmp_path / "a.csv"
+    path.write_bytes(beginning + bytes(range(256)) * 4)
+    with pytest.raises(UserError, match=f"this is {name}, not a text file"):
+        list(TextFile(path, "task.data.train").lines())
+    assert main(["data", "check", str(path)]) == 2
+    error = capfd.readouterr().err
+    assert name in error and "latin-1" not in error and len(error.splitlines()) <= 3
+
+
+def test_a_few_bad_bytes_in_utf8_are_lines_to_repair(tmp_path: Path) -> None:
+    lines = [f"un café numéro {number}".encode() for number in range(1000)]
+    lines[6], lines[501] = b"caf\xe9", b"\xff"
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(UserError) as error:
+        list(TextFile(path, "task.data.train").lines())
+    assert "the other lines are UTF-8: repair lines 7, 502" in str(error.value)
+    assert "latin-1" not in str(error.value)
+    path.write_bytes(b"plain\ncaf\xe9\n")
+    with pytest.raises(UserError, match=r"task\.data\.encoding=latin-1"):
+        list(TextFile(path, "task.data.train").lines())

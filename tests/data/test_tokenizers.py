@@ -161,6 +161,19 @@ def test_lower_case(kind: str) -> None:
     assert tokenizer.decode(tokenizer.encode("Abc AND")) == "abc and"
 
 
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_first_word_without_a_space_before_it(kind: str, lowercase: bool) -> None:
+    texts = ["the end is the end of the end"] * 20
+    options = {"add_prefix_space": False, "lowercase": lowercase}
+    plain, usual = train(kind, texts, **options), train(kind, texts, lowercase=lowercase)
+    assert "".join(usual.symbols(usual.encode("the end"))) == "▁the▁end" and usual.has_space_before
+    assert "".join(plain.symbols(plain.encode("the end"))) == "the▁end" and not plain.has_space_before
+    for text in HARD.values():
+        if not lowercase:
+            assert plain.decode(plain.encode(text)) == text
+
+
 def test_rare_words() -> None:
     texts = ["a a a b b c"]
     assert train("words", texts, vocabulary_size=2).symbols([5, 6]) == ["▁a", "▁b"]

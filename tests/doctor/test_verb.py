@@ -13,6 +13,7 @@ from glassformer.cli import main
 from glassformer.core.registry import kinds, unregister
 from glassformer.doctor.report import Measurement
 from glassformer.doctor.runner import MODEL_CHECKS
+from glassformer.interchange.export import TARGETS
 from glassformer.models.base import ModelConfig
 from glassformer.runs.folder import RunFolder
 
@@ -49,6 +50,8 @@ def test_the_document(tiny_file: Path, capsys: pytest.CaptureFixture[str]) -> No
         assert {"name", "passed", "value", "limit", "detail", "seconds"} <= set(check)
         assert check["passed"] is True and "\n" not in check["detail"]
     assert "✓" in said and "–" in said and "checks passed" in said
+    assert [each["target"] for each in document["exports"]] == list(TARGETS)
+    assert "  onnx: yes\n" in said and "  ctranslate2: no, task.kind: " in said
 
 
 def test_a_failed_check(

@@ -80,7 +80,7 @@ def test_outputs_are_in_the_order_of_the_data() -> None:
     assert 0 < share < 0.5 and measured.metrics["exact_match"] == share
     low, high = measured.intervals["exact_match"]
     assert low < share < high
-    assert reports[-1][0] == "decoding" and reports[-1][1] == reports[-1][2] > 3
+    assert reports[-1][0] == "decoding batches" and reports[-1][1] == reports[-1][2] > 3
     first = measure(build(task), task, "test", EvaluationConfig(batch_tokens=24, max_examples=7))
     assert first.decoded is not None and first.decoded.outputs == measured.decoded.outputs[:7]
 

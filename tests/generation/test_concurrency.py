@@ -29,6 +29,12 @@ BEGIN, END, VOCABULARY = 0, 1, 37
 
 
 @pytest.fixture(autouse=True)
+def no_other_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget users of NumPy that other tests of this process have not ended yet, such as served models."""
+    monkeypatch.setattr(cpu, "_numpy_users", 0)
+
+
+@pytest.fixture(autouse=True)
 def three_threads() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
@@ -53,6 +59,22 @@ def batches() -> list[Tensor]:
 def uses_numpy(request, monkeypatch):
     monkeypatch.setattr(cpu, "numpy_is_faster", lambda: request.param)
     return request.param
+
+
+def test_the_end_of_numpy_matmul_keeps_the_threads_of_its_own_thread(monkeypatch):
+    monkeypatch.setattr(cpu, "numpy_is_faster", lambda: True)
+    block = cpu.numpy_matmul()
+
+    def enter() -> None:
+        torch.set_num_threads(1)
+        block.__enter__()
+
+    entering = threading.Thread(target=enter)
+    entering.start()
+    entering.join()
+    torch.set_num_threads(3)  # the other thread has lowered the default
+    block.__exit__(None, None, None)
+    assert torch.get_num_threads() == 3
 
 
 @pytest.mark.parametrize("strategy", [GreedyConfig(), BeamConfig(size=3), SampleConfig()])

@@ -149,3 +149,20 @@ def test_a_run_shows_itself_in_a_notebook(trained_once: Path) -> None:
     shown = Run(trained_once)._repr_html_()
     assert "reversal" in shown and "<td>test</td>" in shown and "<td>model.num_heads</td><td>2</td>" in shown
     assert f"<td>{Run(trained_once).folder.results()['metrics']['test']['accuracy']:.4g}</td>" in shown
+
+
+def test_an_untrained_length_is_a_warning_of_every_inspection(trained_once: Path) -> None:
+    """All inspections have the warning of `predict`, so that every program that shows them can show it."""
+    run, text = Run(trained_once), "3 1 2"
+    (prediction,) = run.predict([text])
+    assert prediction["warning"] == "the model was trained on sequences of 6 tokens, not of 3"
+    assert run.attention(text).warning == run.trace(text).warning == prediction["warning"]
+    assert run.occlude(text, 0, examples=2).warning == prediction["warning"]
+    assert run.attention().warning is run.trace().warning is run.occlude(None, 0, examples=2).warning is None
+
+
+def test_a_trace_without_a_search_has_no_table_of_nodes(
+    trained_once: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trace", str(trained_once)]) == 0
+    assert "node" not in capsys.readouterr().out

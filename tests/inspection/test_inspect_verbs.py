@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 from glassformer.cli import main
+from glassformer.cli.intervene import excerpt, first_difference, show_difference
 from glassformer.inspection.maps import AttentionMaps
 from glassformer.runs.run import Run
 from glassformer.runs.session import train
@@ -109,7 +112,9 @@ def test_text_output(adding: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         (["intervene", "RUN", "--head", "cross:0"], "--head encoder:0:0"),
         (["intervene", "RUN", "--head", "crss:0:0"], "did you mean 'cross'?"),
         (["intervene", "RUN", "--head", "cross:4:0"], "no such layer"),
-        (["intervene", "RUN", "--edge", "cross:0:0:0:x"], "--edge cross:0:0:2:3"),
+        (["intervene", "RUN", "--edge", "cross:0:0:0:x"], "--edge encoder:0:0:2:3"),
+        (["intervene", "RUN", "--edge", "0:0:2:1"], "--edge encoder:0:0:2:1"),
+        (["intervene", "RUN", "--head", "encoder:1:0"], "the only layer is 0"),
         (["intervene", "RUN", "--edge", "cross:0:0:0:99"], "key: no such key"),
         (["intervene", "RUN", "--edge", "decoder:0:0:1:2"], "the edge is masked"),
         (["intervene", "RUN", "--token", "0"], "no replacement found"),
@@ -147,6 +152,44 @@ def test_heads_explains_every_column(adding: Path, capsys: pytest.CaptureFixture
     code, out, _ = ask(capsys, "heads", adding, "--examples", 4)
     assert code == 0
     found = document(capsys, "heads", adding, "--examples", 4)
-    columns = {name for site in found["sites"].values() for name in site["patterns"]}
-    for name in columns | {"entropy", "distance", "value share"}:
-        assert f"{name}: {found['explanations'][name]}" in out
+    for site, statistics in found["sites"].items():
+        for name in {*statistics["patterns"], "entropy", "distance", "value share"}:
+            meaning = found["explanations"][site][name]
+            assert any(
+                line.startswith((f"{name}: ", f"{name} (")) and line.endswith(f": {meaning}")
+                for line in out.splitlines()
+            )
+    assert "diagonal (encoder): share of attention that a token pays to itself" in out
+    assert "diagonal (decoder): share of attention on the token generated just before" in out
+    assert "diagonal (cross): share of attention of a generated token on the input token with the same" in out
+
+
+def test_equal_replacements_of_a_token_are_one_line(adding: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("intervene", adding, "1 + 2", "--token", 1, "--examples", 40)
+    others = document(capsys, *arguments)["output"]["others"]
+    _, out, _ = ask(capsys, *arguments)
+    lines = out[out.index("output by replacement") :].splitlines()[1:]
+    rows = [line for line in lines if "→" in line and line.startswith("    ")]
+    distinct = Counter((other["token"], other["output"]) for other in others)
+    shown = [line for line in rows if "  →  " in line and "." not in line]
+    (_, times), *_ = distinct.most_common(1)
+    assert times > 1 and f"(×{times})" in shown[0] and len(shown) == min(len(distinct), 10)
+
+
+def test_a_long_output_is_shown_around_its_first_difference() -> None:
+    before = " ".join(str(number % 10) for number in range(100))
+    after = " ".join("1" if number == 96 else str(number % 10) for number in range(100))
+    at = first_difference(before, after)
+    assert at == 96
+    assert show_difference(before, after, at) == "differs at 96: 6 → 1"
+    assert excerpt(before, at) == "… 8 9 0 1 2 3 4 5 6 7 8 9"
+    assert excerpt(after, at) == "… 8 9 0 1 2 3 4 5 1 7 8 9"
+    assert first_difference(before, before) is None
+    assert show_difference("a b", "a", 1) == "differs at 1: b → (end)"
+
+
+def test_the_outputs_of_a_token_are_counted(adding: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = ask(capsys, "intervene", adding, "1 + 2", "--token", 3, "--examples", 40)
+    assert code == 0
+    assert re.search(r"output by replacement\n    \S+ +→  .*\(×\d+\)", out)
+    assert "`" not in out and "others" not in out

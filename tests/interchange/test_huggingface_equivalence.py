@@ -14,7 +14,6 @@ from torch.testing import assert_close
 from transformers import (
     BertConfig,
     BertForMaskedLM,
-    BertModel,
     GPT2Config,
     GPT2LMHeadModel,
     MarianConfig,
@@ -153,11 +152,7 @@ def test_the_weights_are_copies_and_the_mode_is_kept() -> None:
 @pytest.mark.parametrize(
     ("model", "path"),
     [
-        (lambda: nn.Linear(2, 2), "from_huggingface"),
-        (
-            lambda: BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1)),
-            "from_huggingface",
-        ),
+        (lambda: nn.Linear(2, 2), "architecture"),
         (lambda: gpt2(activation_function="quick_gelu"), "config.activation_function"),
         (lambda: gpt2(scale_attn_by_inverse_layer_idx=True), "config.scale_attn_by_inverse_layer_idx"),
         (lambda: gpt2(scale_attn_weights=False), "config.scale_attn_weights"),

@@ -203,7 +203,7 @@ def test_a_sequence_that_is_too_long_works_or_is_refused(position: str, task_typ
     inputs = inputs_for(TASK_TYPES[task_type])
     longer = {name: torch.cat([x, x], 1) for name, x in inputs.items() if x is not None}
     try:
-        assert model(**longer).isfinite().all()
+        assert model.hidden(**longer).isfinite().all()
     except ErrorDetail as error:
         assert position == "learned"
         assert "learned positions end at length" in error.message and error.hint
@@ -218,6 +218,8 @@ def test_learned_positions_end_at_the_maximum_length(task_type: str) -> None:
         if name in inputs:
             longer = {**inputs, "mask": None, name: torch.zeros(2, limit + 1, dtype=torch.long)}
             with pytest.raises(ErrorDetail, match=f"end at length {limit}, this sequence needs {limit + 1}"):
+                model.hidden(**longer)
+            with pytest.raises(ErrorDetail, match=f"have {limit + 1} tokens, and the model reads at most"):
                 model(**longer)
 
 

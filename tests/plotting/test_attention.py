@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from glassformer.core.errors import UserError
+from glassformer.inspection.maps import AttentionMaps
 from glassformer.plotting.attention import (
     BYTE_STEPS,
     DARK_MASKED,
@@ -182,3 +183,36 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
     with pytest.raises(UserError, match=r"did you mean '\.png'"):
         make_maps(uniform(3)).save(tmp_path / "map.pgn")
     assert list(tmp_path.iterdir()) == []
+
+
+def extents(figure: object) -> dict[str, tuple[float, float, float, float]]:
+    """Return left, right, bottom and top of each text of a figure, in pixels."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[arg-type]
+    texts = figure.axes[0].texts  # type: ignore[attr-defined]
+    boxes = {text.get_text(): text.get_window_extent(renderer) for text in texts}
+    return {name: (box.x0, box.x1, box.y0, box.y1) for name, box in boxes.items()}
+
+
+def test_text_under_a_small_map_stays_on_the_page_and_below_the_colour_bar() -> None:
+    warning = "the model was trained on sequences of 100 tokens, not of 2; " * 3
+    figure = draw(make_maps(uniform(2), np.tri(2, dtype=bool), run="reversal-1", warning=warning))
+    found = extents(figure)
+    width, _ = figure.canvas.get_width_height()
+    assert all(left >= 0 and right <= width for left, right, _, _ in found.values())
+    lowest = min(found[name][2] for name in ("0", "masked", "▸ largest"))
+    footer = [name for name in found if name.startswith(("Warning", "Attention shows", "✓"))]
+    assert len(footer) == 4 and all(found[name][3] < lowest for name in footer)
+
+
+def test_a_warning_is_drawn_and_part_of_every_file(tmp_path: Path) -> None:
+    warning = "the model was trained on sequences of 100 tokens, not of 3"
+    maps = make_maps(uniform(3), run="reversal-1", warning=warning)
+    assert f"Warning: {warning}" in " ".join(texts_in(draw(maps)))
+    for name in ("map.png", "map.svg", "map.html", "map.npz"):
+        maps.save(tmp_path / name)
+    assert warning.encode() in (tmp_path / "map.png").read_bytes()
+    assert warning in (tmp_path / "map.svg").read_text()
+    assert warning in (tmp_path / "map.html").read_text()
+    assert AttentionMaps.load(tmp_path / "map.npz").warning == warning

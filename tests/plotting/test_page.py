@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from glassformer.plotting.attention import colours, to_bytes
 from glassformer.plotting.page import LARGEST_IN_NOTEBOOK, notebook_frame, page
@@ -99,6 +100,7 @@ const waiting = setInterval(() => {
 """
 
 
+@pytest.mark.thorough
 def test_a_browser_shows_the_weights_in_their_colours(tmp_path: Path, chromium: Path) -> None:
     weights = np.array([[0.75, 0.25, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5]])
     allowed = np.array([[True, True, True], [False, True, False], [True, True, True]])

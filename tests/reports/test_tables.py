@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.plotting.markup import Markup, escape, format_number, tag
-from glassformer.reports.tables import Quantity, Table, escape_latex, escape_markdown
+from glassformer.plotting.markup import Markup, escape, escape_markdown, format_number, tag
+from glassformer.reports.tables import Quantity, Table, escape_latex
 
 from .conftest import Page
 

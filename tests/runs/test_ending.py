@@ -110,6 +110,8 @@ def test_every_next_command_runs(name: str, folder: Path, capfd: pytest.CaptureF
         assert main([*arguments, "--json"]) == 0, arguments
         document = json.loads(capfd.readouterr().out)
         assert all(prediction["error"] is None for prediction in document.get("predictions", []))
+    if words[0][1] == "generate":  # a finished sentence would be returned as it is
+        assert 1 <= len(words[0][3].split()) <= 3
     assert any(len(arguments) > 3 for arguments in words)  # an input of the data is filled in
 
 

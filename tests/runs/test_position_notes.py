@@ -19,6 +19,16 @@ def test_a_kind_that_sees_no_positions_is_noted_for_a_task_that_needs_them(name:
 def test_the_note_is_one_of_the_experiment() -> None:
     config = resolve("reversal", {"model.position.kind": "rotary", "task.length": 16})
     (note,) = Experiment(config).notes
-    assert "sees only distances" in note and "reversal needs absolute positions" in note
+    assert (
+        "the position kind rotary sees only distances" in note and "reversal needs absolute positions" in note
+    )
     causal = resolve("reversal", {"model.position.kind": "rotary", "model.is_causal": True})
     assert not position_notes(causal)
+
+
+def test_several_configs_share_a_note() -> None:
+    kinds = ("sinusoidal", "rotary", "none", "alibi")
+    notes = position_notes(*(resolve("reversal", {"model.position.kind": kind}) for kind in kinds))
+    assert len(notes) == 2
+    assert "the position kinds rotary, alibi see only distances between tokens" in notes[0]
+    assert "the position kind none does not see the order of tokens" in notes[1]

@@ -6,13 +6,17 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from glassformer.core.config import dump_yaml
+from glassformer.runs.commands import preset_sentence
 from glassformer.runs.experiment import preset_text, presets, resolve
 
+MOST_CHARACTERS = 80
+"""Maximum length of the sentence that describes a preset in a list."""
 GOLDEN = Path(__file__).with_name("presets")
 WRITES = bool(os.environ.get("GLASSFORMER_WRITE_GOLDEN"))
 
@@ -48,6 +52,15 @@ def test_a_preset_describes_itself(name: str) -> None:
     assert len(head) >= 4
     assert {"command", "expected", "time"} <= {line.split()[0] for line in head if line}
     assert any(f"glassformer {verb} {name}" in line for verb in ("train", "params") for line in head)
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_preset_begins_with_one_short_sentence(name: str) -> None:
+    """Lists of presets were cut in mid-sentence, or had four identical lines."""
+    sentence = preset_sentence(name)
+    assert sentence[0].isupper() and sentence.endswith(".") and len(sentence) <= MOST_CHARACTERS
+    assert len(re.findall(r"[.:;](?= |$)", sentence)) == 1
+    assert [preset_sentence(other) for other in presets()].count(sentence) == 1
 
 
 def test_a_fingerprint_depends_on_the_options_only(tmp_path: Path) -> None:

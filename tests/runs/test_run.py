@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from glassformer.core.errors import UserError
-from glassformer.runs import run as run_module
+from glassformer.models.base import WithoutInitialisation
+from glassformer.runs import prediction
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.run import Run
 from glassformer.runs.session import TrainingSession, train
@@ -55,7 +57,7 @@ def test_a_list_is_predicted_in_batches_as_one_by_one(
     rows: int, decoding: Any, adding: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Order, errors and values do not depend on the size of the batches."""
-    monkeypatch.setattr(run_module, "BATCH_ROWS", rows)
+    monkeypatch.setattr(prediction, "BATCH_ROWS", rows)
     predictions = adding.predict(TEXTS, decoding)
     assert [prediction["input"] for prediction in predictions] == TEXTS
     assert [bool(prediction["error"]) for prediction in predictions] == [
@@ -66,9 +68,9 @@ def test_a_list_is_predicted_in_batches_as_one_by_one(
 
 
 def test_batches_have_few_rows_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "BATCH_TOKENS", 12)
+    monkeypatch.setattr(prediction, "BATCH_TOKENS", 12)
     rows = [None if length is None else np.zeros(length) for length in (3, 9, None, 4, 1, 20, 3)]
-    batches = list(run_module._batches(rows, 3))
+    batches = list(prediction._batches(rows, 3))
     assert batches == [[5], [1], [3, 0, 6], [4]]
 
 
@@ -83,18 +85,47 @@ def test_generate(language: Run) -> None:
         language.generate("the ", top_p=2.0)
 
 
+def test_no_more_is_decoded_than_is_returned(language: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was decoded up to the maximum length of the model, and then cut."""
+    lengths = []
+    advance = type(language.model).advance
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        lengths.append(1)
+        return advance(*arguments, **named)
+
+    monkeypatch.setattr(type(language.model), "advance", counted)
+    whole = language.generate("the ", max_tokens=9, seed=3)
+    assert language.generate("the ", max_tokens=3, seed=3) == whole[: len("the ") + 3]
+    assert len(lengths) <= 9 + 3
+
+
+def test_weights_that_are_loaded_are_not_drawn_first(language: Run) -> None:
+    """Drawing them took most of the time to open a large model."""
+    state = torch.random.get_rng_state()
+    with WithoutInitialisation():
+        torch.nn.init.normal_(torch.nn.Linear(3, 4).weight)
+    assert torch.equal(state, torch.random.get_rng_state())
+    torch.nn.Linear(3, 4)
+    assert not torch.equal(state, torch.random.get_rng_state())
+    weights = language.model.state_dict()
+    again = Run(language.path).model.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in again.items())
+
+
 def test_only_language_models_generate(adding: Run) -> None:
     with pytest.raises(UserError, match="this run is not a text language model"):
         adding.generate("4 + 1")
 
 
 def test_a_run_has_a_repr(adding: Run) -> None:
-    assert repr(adding).startswith(f"Run({str(adding.path)!r}, task='arithmetic', ")
+    type_and_split = "sequence to sequence, task='arithmetic', test: loss="
+    assert repr(adding).startswith(f"Run({str(adding.path)!r}, {type_and_split}")
     assert "exact_match=" in repr(adding) and "\n" not in repr(adding)
 
 
 def test_training_needs_neither_inspection_nor_plotting(tmp_path: Path) -> None:
-    """At most 90 modules of the package are imported to train, and to measure at the end."""
+    """At most 95 modules of the package are imported to train, and to measure at the end."""
     options = [
         "training.max_steps=2",
         "training.max_epochs=null",
@@ -111,7 +142,7 @@ def test_training_needs_neither_inspection_nor_plotting(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     modules = done.stderr.split()
     assert not [name for name in modules if name.split(".")[1:2] in (["inspection"], ["plotting"])]
-    assert len(modules) <= 90, sorted(modules)
+    assert len(modules) <= 95, sorted(modules)
 
 
 def test_a_session_builds_its_context_once(tiny_config: Any, tmp_path: Path) -> None:

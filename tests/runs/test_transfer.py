@@ -660,7 +660,7 @@ def test_sizes_and_estimates_need_no_source(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.long
 def test_resume_is_proved(runs: Any, tmp_path: Path) -> None:
     config = small({"training.start_from": str(runs()), **FINE_TUNING})
-    proof = prove_resume(config, tmp_path, kills=2, steps=40)
+    proof = prove_resume(config, tmp_path, kills=2, steps=80)
     assert proof.passed and proof.kills == 2, proof.compared
 
 

@@ -16,12 +16,18 @@ from typing import Any
 import pytest
 import yaml
 from safetensors.torch import load_file
+from transformers import BertConfig, BertModel
 
+from glassformer.core.errors import UserError
+from glassformer.data.catalogue import CatalogueFile
+from glassformer.data.package_index import Package
 from glassformer.datasets.reviews import review_texts, reviews
 from glassformer.evaluation.intervals import student_interval
+from glassformer.interchange.model_catalogue import MODELS, CatalogueModel
 from glassformer.runs.experiment import resolve
 from glassformer.runs.folder import RunFolder, differences
 from glassformer.runs.transfer import MAY_DIFFER
+from glassformer.storage.files import file_sha256
 from glassformer.studies import STUDIES, transfer
 from glassformer.studies import study as jobs
 from glassformer.studies.study import Job, Log, StudyContext, reproduce
@@ -42,8 +48,10 @@ from glassformer.studies.transfer_data import (
     gather_text,
     measure_baseline,
 )
+from glassformer.studies.transfer_imported import ImportedArm
 from glassformer.tasks.classification import ClassificationConfig
 from glassformer.training.trainer import StopSignals
+from tests.interchange.foreign_models import BERT_SPECIAL, BERT_VOCABULARY, bert_tokenizer, save
 
 TINY_MODEL = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "feed_forward_dim": 8}
 TRANSFERS = [study for study in STUDIES.values() if isinstance(study, TransferStudy)]
@@ -142,6 +150,73 @@ def test_the_arms_differ_in_their_options_only(
     assert document["pretraining"]["text"]["sha256"] in table
     assert json.loads((folder / "results.json").read_bytes()) == document
     assert (folder / "curves.png").read_bytes()[:4] == b"\x89PNG" and (folder / "curves.svg").exists()
+
+
+@pytest.fixture
+def with_imported(study: TransferStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TransferStudy:
+    """Return the study with one more arm, whose model is a tiny encoder that is fetched already."""
+    monkeypatch.setenv("GLASSFORMER_DATA", str(tmp_path / "data"))
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = BertConfig(vocab_size=len(BERT_VOCABULARY), max_position_embeddings=80, **sizes)
+    folder = save(BertModel(config), bert_tokenizer(), tmp_path / "data" / "models" / "tiny", BERT_SPECIAL)
+    files = tuple(
+        CatalogueFile(path.name, path.stat().st_size, file_sha256(path)) for path in folder.iterdir()
+    )
+    package = Package("PyPI", "tiny", "1.0", "tiny.whl", 1, "")
+    model = CatalogueModel("tiny", "tiny", "MIT", "https://example.org", "BertModel", 1, package, files)
+    monkeypatch.setitem(MODELS, "tiny", model)
+    options = {"training.optimizer.learning_rate": 1e-3, "training.layerwise_lr_decay": 0.9}
+    arm = ImportedArm("Tiny, pre-trained elsewhere", "tiny", "Nobody trained it.", options)
+    return replace(study, imported=(arm,), seeds=1, labels=(10,))
+
+
+def test_an_imported_model_is_one_more_arm(
+    with_imported: TransferStudy, trained: list[str], tmp_path: Path
+) -> None:
+    folder, lines = tmp_path / "study", list[str]()
+    document = reproduce(with_imported, folder, log=lines.append)
+    rows = {row["arm"]: row for row in document["rows"]}
+    name = with_imported.imported[0].name
+    assert list(rows) == [*(arm.name for arm in ARMS), name, BASELINE]
+    run = next(runs_of(folder, rows[name]))
+    assert run.config()["training"]["start_from"] == str(folder / "runs" / "tiny")
+    assert (
+        run.config()["model"]["pooling"] == {"kind": "mean"}
+        and "[CLS]" in run.task_state()["tokenizer"]["model"]["vocab"]
+    )
+    assert any(name in line and "1 runs" in line and "MiB of memory" in line for line in lines)
+    assert trained[-1] == f"10 labels, {name}, seed 0"
+    (record,) = document["imported"]
+    assert record["licence"] == "MIT" and record["package"] == "PyPI tiny 1.0"
+    table = (folder / "table.md").read_text(encoding="utf-8")
+    assert f"**{name}** is another model" in table and "Nobody trained it." in table
+    trained.clear()
+    assert reproduce(with_imported, folder)["rows"][3] == rows[name] and not trained
+
+
+def test_a_model_that_is_not_fetched_is_omitted(
+    with_imported: TransferStudy, trained: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "data" / "models" / "tiny" / "config.json").unlink()
+    document = reproduce(with_imported, tmp_path / "study")
+    assert document["left_out"] == {
+        "Tiny, pre-trained elsewhere": "the model is not on this machine: glassformer models fetch tiny"
+    }
+    assert not document["imported"] and len(trained) == 4
+
+
+def test_the_rows_that_are_finished(with_imported: TransferStudy, trained: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    with pytest.raises(UserError, match="the pre-training has not finished"):
+        reproduce(with_imported, folder, trains=False)
+    reproduce(with_imported, folder)
+    (run,) = (folder / "runs").glob("10-labels-Tiny*-seed-0-*/")
+    (run / "results.json").unlink()
+    trained.clear()
+    document = reproduce(with_imported, folder, trains=False)
+    assert document["missing"] == ["10 labels, Tiny, pre-trained elsewhere, seed 0"] and not trained
+    assert [row["arm"] for row in document["rows"]] == [*(arm.name for arm in ARMS), BASELINE]
+    assert "**Not finished:** 1 run" in (folder / "table.md").read_text(encoding="utf-8")
 
 
 def test_finished_runs_are_reused_and_a_changed_option_is_another_run(

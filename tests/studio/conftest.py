@@ -10,8 +10,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from glassformer.studio.app import Studio, create_app
-from glassformer.studio.gate import Admission
 from glassformer.studio.runs import RunsFolder
+from glassformer.web.gate import Admission
 
 TOKEN = "a-token-of-this-test"
 ADDRESS = "http://127.0.0.1:8770"

@@ -200,3 +200,15 @@ def test_a_thousand_runs_are_listed_in_two_seconds(trained_once: Path, tmp_path:
         assert time.process_time() - start < limit
         assert len(document["runs"]) == 1000
     assert {row["differences"]["seed"] for row in document["runs"]} == set(range(1000))
+
+
+def test_a_run_is_described_with_its_warnings(client: TestClient, runs: Path) -> None:
+    assert client.get("/api/runs/tiny").json()["warnings"] == []
+    folder = RunFolder(runs / "tiny")
+    about_data, about_model = "WARNING: own.csv: a doubtful column", "WARNING: test accuracy is low"
+    environment = folder.environment() | {"data_notes": ["own.csv is read", about_data]}
+    results = folder.results() | {"warnings": [about_data, about_model]}
+    ChecksummedFolder(folder.path).write(
+        {"environment.json": json_bytes(environment), "results.json": json_bytes(results)}
+    )
+    assert client.get("/api/runs/tiny").json()["warnings"] == [about_data, about_model]

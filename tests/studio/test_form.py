@@ -81,7 +81,7 @@ def test_bounds_types_and_texts_come_from_the_models(client: TestClient) -> None
     assert layers["type"] == "integer" and layers["minimum"] == 1 and layers["value"] == 1
     smoothing = fields["training.label_smoothing"]
     assert (smoothing["minimum"], smoothing["below"], smoothing["type"]) == (0, 1, "number")
-    assert fields["training.precision"]["choices"] == ["fp32", "bf16"]
+    assert fields["training.precision"]["choices"] == ["fp32", "bf16", "fp16", "auto"]
     assert fields["training.max_epochs"]["is_optional"] and fields["training.max_epochs"]["value"] is None
     description = ExperimentConfig.model_fields["seed"].description
     assert fields["seed"]["description"] == description and fields["seed"]["group"] == ""
@@ -273,6 +273,8 @@ def test_several_input_columns_are_typed_with_commas(tmp_path: Path) -> None:
 
 def test_the_first_preset_is_the_one_of_the_readme(client: TestClient) -> None:
     names = [preset["name"] for preset in client.get("/api/studio").json()["presets"]]
+    sentences = [preset["sentence"] for preset in client.get("/api/studio").json()["presets"]]
+    assert len(set(sentences)) == len(names) and all(sentence.endswith(".") for sentence in sentences)
     assert names[0] == "reversal" and names[1:] == sorted(set(presets()) - {"reversal"})
 
 

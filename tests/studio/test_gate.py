@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from glassformer.studio import limits
 from glassformer.studio.app import ROUTES, Studio, create_app
-from glassformer.studio.gate import Admission, Gate
+from glassformer.studio.limits import INPUT_CHARACTERS
 from glassformer.studio.runs import RunsFolder
+from glassformer.web import limits
+from glassformer.web.gate import Admission, Gate
 
 TOKEN = "a-token-of-this-test"
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "BREW"]
@@ -305,7 +306,7 @@ def test_a_body_that_is_not_json_by_its_type(client: TestClient) -> None:
 
 
 def test_a_long_input_is_refused(client: TestClient) -> None:
-    reply = client.post("/api/runs/tiny/attention", json={"input": "1 " * limits.INPUT_CHARACTERS})
+    reply = client.post("/api/runs/tiny/attention", json={"input": "1 " * INPUT_CHARACTERS})
     assert reply.status_code == 400 and reply.json()["error"]["path"] == "input"
 
 

@@ -20,7 +20,7 @@ from glassformer.runs.run import Run
 from glassformer.studio import limits
 from glassformer.studio.app import Studio
 from glassformer.studio.maps import MapStore
-from glassformer.studio.messages import Refusal
+from glassformer.web.messages import Refusal
 
 INPUT = "1 2 3 0 1 2"
 

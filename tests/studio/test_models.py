@@ -22,10 +22,10 @@ from glassformer.runs.experiment import resolve
 from glassformer.runs.run import Run
 from glassformer.storage.files import finite
 from glassformer.studio.app import Studio, create_app
-from glassformer.studio.gate import Admission
 from glassformer.studio.models import Cancelled, _examples
 from glassformer.studio.runs import RunsFolder
 from glassformer.tasks.base import mark_unknown
+from glassformer.web.gate import Admission
 
 from .conftest import ADDRESS, TOKEN
 
@@ -223,3 +223,21 @@ def test_examples_are_texts_as_the_user_wrote_them(tmp_path: Path) -> None:
     assert texts and all(re.fullmatch(r"Zebra\d+ is VERY good|a bad one \d+", text) for text in texts)
     marked = [text for part in texts for text, is_unknown in mark_unknown(task, part) if is_unknown]
     assert any(text.startswith("Zebra") or text.isdecimal() for text in marked)
+
+
+def test_an_untrained_length_is_a_warning(client: TestClient) -> None:
+    warning = "the model was trained on sequences of 6 tokens, not of 3"
+    assert ask(client, "attention", input="1 2 3")["warning"] == warning
+    assert ask(client, "trace", input="1 2 3")["warning"] == warning
+    assert ask(client, "attention", input=INPUT)["warning"] is None
+
+
+def test_statistics_are_explained_for_each_site(client: TestClient) -> None:
+    explanations = client.get("/api/runs/tiny").json()["explanations"]
+    assert list(explanations) in ([], ["encoder"])  # empty until the model is loaded
+
+
+def test_sweeps_in_the_folder_are_counted(client: TestClient, runs: Path) -> None:
+    assert client.get("/api/runs").json()["groups"] == []
+    shutil.copytree(runs / "tiny", runs / "sweep-1" / "runs" / "trial-0")
+    assert client.get("/api/runs").json()["groups"] == [{"name": "sweep-1", "runs": 1}]

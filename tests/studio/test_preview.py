@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from glassformer.studio import limits
 from glassformer.studio.app import Studio, create_app
-from glassformer.studio.gate import Admission
+from glassformer.web.gate import Admission
 
 from .conftest import ADDRESS, TOKEN
 
@@ -125,3 +125,11 @@ def test_only_a_studio_on_this_machine_shows_files(studio: Studio, table: Path) 
             assert client.post("/api/preview", json=body, headers=headers).status_code == status
             elsewhere = headers | {"Origin": "http://evil.example"}
             assert client.post("/api/preview", json=body, headers=elsewhere).status_code == 403
+
+
+def test_doubtful_labels_have_a_warning(client: TestClient, tmp_path: Path) -> None:
+    labels = [("good", "bad", "NA")[number % 3] for number in range(30)]
+    rows = [f"text {number} here,{label}" for number, label in enumerate(labels)]
+    (tmp_path / "own.csv").write_text("\n".join(["text,label", *rows]))
+    (file,) = ask(client, train=str(tmp_path / "own.csv"))["files"]
+    assert [note for note in file["notes"] if "'NA' (10 examples) may be a missing value" in note]

@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from glassformer.cli import main
-from glassformer.studio import limits
-from glassformer.studio.gate import Admission
-from glassformer.studio.server import Server, listen
+from glassformer.studio.app import DEFAULT_PORT, Server
+from glassformer.web import limits
+from glassformer.web.gate import Admission
+from glassformer.web.listening import listen
 
 TOKEN = "a-token-of-this-test"
 
@@ -189,18 +190,19 @@ def test_only_loopback_listens(server: Running) -> None:
 
 
 def test_a_port_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with listen("127.0.0.1", 0) as taken:
+    with listen("127.0.0.1", 0, DEFAULT_PORT) as taken:
         port = taken.getsockname()[1]
         assert main(["studio", "--runs", str(tmp_path), "--no-browser", "--port", str(port)]) == 2
     said = capsys.readouterr().err
     assert "another program uses this port" in said and "--port 0" in said and str(port) in said
 
 
-def test_without_a_port_the_next_free_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    with listen("127.0.0.1", 0) as taken:
-        monkeypatch.setattr("glassformer.studio.server.DEFAULT_PORT", taken.getsockname()[1])
-        with listen("127.0.0.1", None) as other:
-            assert other.getsockname()[1] != taken.getsockname()[1]
+def test_without_a_port_the_next_free_one_is_taken() -> None:
+    with listen("127.0.0.1", 0, DEFAULT_PORT) as taken:
+        port = taken.getsockname()[1]
+        other = listen("127.0.0.1", None, port)
+        assert other.getsockname()[1] != port
+        other.close()
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from starlette.testclient import TestClient
 from glassformer.runs.folder import RunFolder
 from glassformer.studio import limits, trainings
 from glassformer.studio.app import Studio
-from glassformer.studio.messages import Refusal
 from glassformer.studio.runs import RunsFolder
 from glassformer.studio.trainings import Trainings, find_error
+from glassformer.web.messages import Refusal
 
 ENDLESS = {
     "task.length": 6,

@@ -102,11 +102,19 @@ class TestLabels:
         with pytest.raises(UserError, match="5 of 405 rows have labels"):
             make(test=few[100:])
 
-    def test_a_label_of_the_split_off_part_alone_is_not_a_class(self, make: Make) -> None:
+    def test_a_label_that_occurs_once_is_in_train(self, make: Make) -> None:
         rows = [(f"text {n}", f"label {n}" if n > 150 else f"{n % 2}") for n in range(200)]
         task = make(train=rows, test=None)
+        assert len(task.labels) == 51 and len(task.splits["validation"]) == 20
+
+    def test_a_label_of_the_split_off_part_alone_is_not_a_class(self, make: Make) -> None:
+        """Equal texts stay together, also if the label of the second one occurs nowhere else."""
+        rows = [
+            (f"text {n // 2}", f"label {n}" if n > 150 and n % 2 else f"{n // 2 % 2}") for n in range(200)
+        ]
+        task = make(train=rows, test=None)
         assert set(labels_of(task)) == set(task.labels.symbols)
-        left_out = 49 - sum(symbol.startswith("label") for symbol in task.labels.symbols)
+        left_out = 25 - sum(symbol.startswith("label") for symbol in task.labels.symbols)
         assert left_out and len(task.splits["validation"]) == 20 - left_out
         assert any(note.startswith("WARNING: validation: left out") for note in task.notes)
 
@@ -123,7 +131,7 @@ class TestLabels:
         assert task.warning(task.parse(exact).tolist(), exact) is None
         long = "xyzzy " + long
         message = task.warning(task.parse(long).tolist(), long)
-        unknown = "1 of 8 tokens are unknown to the model: ‹xyzzy›"
+        unknown = "1 of 7 tokens are unknown to the model: ‹xyzzy›"
         assert message == f"only the first 7 of 9 tokens are read; {unknown}"
 
     def test_the_output_is_a_label(self, make: Make) -> None:
@@ -203,11 +211,36 @@ class TestNumbers:
         assert (old.task_type.target_mean, old.task_type.target_scale) == (0.0, 1.0)
         assert old.state() == state
 
-    @pytest.mark.parametrize("value", ["good", "", None, True, "nan", "1e400", [1], "1,5"])
+    @pytest.mark.parametrize("value", ["good", "", None, True, "nan", "1e400", [1], "1,5", "1e300"])
     def test_what_is_no_number(self, make: Make, value: object) -> None:
-        with pytest.raises(UserError, match="not a number") as refusal:
+        messages = {"1e400": "infinite", "1e300": r"too large \(at most 3.4e\+38\)"}
+        message = messages.get(str(value), "not a number")
+        with pytest.raises(UserError, match=message) as refusal:
             make(train=[*self.ROWS, ("e", value)], test=self.ROWS, target="number")
         assert "train.jsonl, line 5" in str(refusal.value)
+
+    def test_labels_of_different_types_are_a_warning(self, make: Make) -> None:
+        rows = [("a", 3), ("b", "3"), ("c", 4), ("d", "x")]
+        task = make(train=rows, test=rows)
+        assert task.labels.symbols == ["3", "4", "x"] and task.label_values == {"4": 4}
+        warning = "WARNING: train: the labels have different types, such as 4 (int), 'x' (str)"
+        assert warning in task.notes
+
+    def test_equal_numbers_are_refused(self, make: Make) -> None:
+        with pytest.raises(UserError, match=r"all 4 training targets are 0\.1: nothing to predict"):
+            make(train=[(word, 0.1) for word in "abcd"], test=self.ROWS, target="number")
+
+    def test_numbers_far_from_0_keep_their_digits(self, make: Make) -> None:
+        """A float32 near 1.7e9 is a multiple of 128."""
+        rows = [(word, 1.7e9 + 100 * number) for number, word in enumerate("abcd")]
+        task = make(train=rows, test=rows, target="number")
+        assert task.splits["train"].targets.tolist() == [target for _, target in rows]
+        assert task.batch("train", np.arange(4)).targets.tolist() == [target for _, target in rows]
+        model = model_of(task)
+        values = [best.value for [best] in task.predict(model, list(task.splits["test"].inputs))]
+        error = measure(model, task, "test", EvaluationConfig()).metrics["mean_absolute_error"]
+        assert error == pytest.approx(np.mean([abs(v - t) for v, (_, t) in zip(values, rows, strict=True)]))
+        assert len(set(values)) == 4 and task.output_symbols([1.7e9 + 0.25]) == ["1700000000.2"]
 
 
 class TestWhichExamples:
@@ -267,7 +300,7 @@ class TestWhichExamples:
             "test": 40,
         }
         assert len(set().union(*parts.values())) == 100 == sum(len(set(part)) for part in parts.values())
-        assert "test: 40 of 200 training examples, split off" in task.notes
+        assert "test: 40 of 200 training examples, split off, 20 different inputs" in task.notes
         again = make(train=rows, test=None, data={"test_fraction": 0.2}, **of_bytes)
         assert again.checksum() == task.checksum()
 

@@ -51,6 +51,19 @@ def test_tokens_are_those_of_the_file(tmp_path: Path) -> None:
     assert task.input_labels(row.tolist(), text) == ["‹nothing›", "‹known›", "‹here›"]
 
 
+@pytest.mark.parametrize("kind", ["tokens", "classification"])
+def test_texts_stay_with_their_rows_if_rows_are_left_out(tmp_path: Path, kind: str) -> None:
+    train = [(text, "ab"[number % 2]) for number, text in enumerate(TRAIN)]
+    rows = [("the cat", "new"), *train[:20]]
+    for split, lines in (("train", train), ("validation", rows)):
+        (tmp_path / f"{split}.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in lines))
+    data = {"train": str(tmp_path / "train.tsv"), "validation": str(tmp_path / "validation.tsv")}
+    data |= {"format": "tsv", "columns": {"input": 0, "target": 1}, "header": False}
+    tree = {"task": {"kind": kind, "data": data} | ({"target": "label"} if kind == "tokens" else {})}
+    task = validate(ExperimentConfig, ExperimentConfig.fill_kinds(tree)).task.build(0)
+    assert task.input_texts("validation", [0, 19]) == [TRAIN[0], TRAIN[19]]
+
+
 @pytest.mark.parametrize("tokenizer", ["words", "characters", "bpe", "bytes"])
 @pytest.mark.parametrize("across", [True, False])
 def test_windows_of_a_language_model_are_its_texts(tmp_path: Path, tokenizer: str, across: bool) -> None:

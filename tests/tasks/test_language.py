@@ -384,7 +384,7 @@ class TestMasked:
 
     def test_unknown_tokens_are_a_warning(self, make: Make) -> None:
         task = make("masked-language-model", tokenizer={"kind": "words"}, max_length=20)
-        assert task.warning(task.parse("xyzzy <mask>").tolist()) == "1 of 4 tokens are unknown to the model"
+        assert task.warning(task.parse("xyzzy <mask>").tolist()) == "1 of 2 tokens are unknown to the model"
         assert task.warning(task.parse("<mask>").tolist()) is None
 
     def test_nothing_to_fill_in(self, task: MaskedLanguageTask) -> None:
@@ -451,7 +451,7 @@ def test_what_is_split_off_is_reported(tmp_path: Path) -> None:
     assert (
         words[0] == "validation:"
         and 0 < int(words[1]) < 12
-        and note.endswith("of 40 training texts, split off")
+        and note.endswith("of 40 training texts, split off by a hash of each text (about 10 %)")
     )
     notes = notes_of(tmp_path, texts, format="running-text", validation_fraction=0.25)
     assert "validation: the last 25 % of the training text, split off" in notes

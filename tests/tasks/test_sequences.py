@@ -205,8 +205,8 @@ class TestTyping:
         [
             ("", "the line is empty"),
             (" ,, ", "the line is empty"),
-            ("3 x 4", "unknown symbol 'x' at position 2: expected numbers from 0 to 9"),
-            ("3 10", "unknown symbol '10' at position 2"),
+            ("3 x 4", "unknown symbol 'x' at position 1 (counted from 0): expected numbers from 0 to 9"),
+            ("3 10", "unknown symbol '10' at position 1"),
             ("3 -1", "unknown symbol '-1'"),
             ("3 1.5", "unknown symbol '1.5'"),
             ("٣ 1", "unknown symbol '٣'"),

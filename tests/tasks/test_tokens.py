@@ -177,7 +177,9 @@ def test_what_train_does_not_have_is_reported(tmp_path: Path) -> None:
     task = build(tmp_path, {"train": train, "validation": train, "test": test}, target="label")
     assert shown(task, "test") == [("a <unknown> <unknown>", "x")]
     assert task.target_vocabulary.symbols == ["x", "y"], "the labels of train alone"
-    *notes, left_out = task.notes[3:]
+    *notes, left_out, rare_test, rare_validation = task.notes[3:]
+    assert rare_test.endswith("fewer than 5 examples, so that metrics are uncertain for them: 'y': 0, 'x': 1")
+    assert rare_validation.startswith("WARNING: validation: 2 of 2 labels have fewer than 5 examples")
     assert left_out == (
         "WARNING: test: left out, because train does not have their labels: 1 of 2 rows, 'z' "
         f"({tmp_path / 'test.tsv'}, line 3)"
@@ -210,7 +212,7 @@ def test_unknown_target_symbols_of_a_sequence_are_marked(tmp_path: Path) -> None
         ("label", "a\t ", "the label is empty"),
         ("number", "a\tseven", "not a number"),
         ("number", "a\tnan", "not a number"),
-        ("number", "a\tinf", "not a number"),
+        ("number", "a\tinf", "the number is infinite"),
         ("label", "a <unknown>\tx", "symbol is reserved"),
         ("sequence", "a\tx <end>", "symbol is reserved"),
     ],

@@ -170,7 +170,7 @@ class TestOmitted:
             "test": 4,
         }
         assert set.union(*parts.values()) == {source for source, _ in train}
-        assert "validation: 6 of 60 training examples, split off" in task.notes
+        assert "validation: 6 of 60 training examples, split off, 2 different inputs" in task.notes
         again = make(train=train, validation=None, test=None, data={"test_fraction": 0.2})
         assert again.checksum() == task.checksum()
         other = make(train=train, validation=None, test=None, data={"test_fraction": 0.2}, data_seed=1)

@@ -12,6 +12,7 @@ from glassformer.data.batching import Examples, generator
 from glassformer.models.task_types import TokenClassification
 from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.tasks.base import TokenClassificationTask
+from glassformer.training.precision import bf16_speed
 from glassformer.training.trainer import Trainer, TrainingContext
 
 MakeTrainer = Callable[..., Trainer]
@@ -54,3 +55,11 @@ def make_trainer(tiny_config: Callable[..., ExperimentConfig]) -> MakeTrainer:
         return Experiment(tiny_config(overrides), task).build_trainer(context)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def bf16_runs(own_cache: None) -> None:
+    """Skip the test if bf16 would stop this process with an illegal instruction."""
+    failure = bf16_speed().failure
+    if failure:
+        pytest.skip(f"bf16 does not run here: {failure}")

@@ -24,6 +24,7 @@ from glassformer.core.errors import UserError
 from glassformer.runs.experiment import Experiment, resolve
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import TrainingSession
+from glassformer.training import bf16
 from glassformer.training.checkpoints import CheckpointStore
 from glassformer.training.distributed import (
     LostRanks,
@@ -134,6 +135,29 @@ def test_two_processes_train_as_one(
     alone = trained(config, ragged_task, ProcessGroup(), 50)
     assert alone["step"] == 50
     assert_same(together(lambda process_group: trained(config, ragged_task, process_group, 50)), alone)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_processes_multiply_in_bf16(
+    kind: str,
+    bf16_runs: None,
+    together: Together,
+    tiny_config: Any,
+    ragged_task: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rounding depends on the rows of a product, so one process is a rough reference for two."""
+    monkeypatch.setattr(bf16, "MIN_WEIGHTS", 0)
+    monkeypatch.setattr(bf16, "MIN_MULTIPLY_ADDS", 0)
+    options = {"training.optimizer.kind": "sgd", "training.gradient_accumulation": 2}
+    fp32 = {**PLAIN, **options, "training.parallel.kind": kind}
+    config = tiny_config({**fp32, "training.precision": "bf16"})
+    plain = trained(tiny_config(fp32), ragged_task, ProcessGroup(), 1)
+    alone = trained(config, ragged_task, ProcessGroup(), 6)
+    several = together(lambda process_group: trained(config, ragged_task, process_group, 6))
+    assert alone["recent_losses"][0] != plain["recent_losses"][0]
+    assert_same(several, alone, tolerance=5e-3)
+    assert several == together(lambda process_group: trained(config, ragged_task, process_group, 6))
 
 
 def test_three_processes_and_batches_smaller_than_they_are(together: Together, tiny_config: Any) -> None:

@@ -29,6 +29,17 @@ def test_few_examples_get_smaller_batches_more_epochs_and_a_shorter_warmup() -> 
         assert part in line
 
 
+def test_few_steps_are_named_as_the_cause_of_a_short_warmup() -> None:
+    warmup = WarmupCosineConfig(warmup_steps=200)
+    given = TrainingConfig(batch_size=128, max_steps=150, max_epochs=None, schedule=warmup, small_data=RULES)
+    line = describe_changes(given, fit(given, 40_000), 40_000)
+    assert line is not None and "40,000" not in line
+    assert line.startswith("150 steps are few: training uses schedule.warmup_steps=15 (not 200);")
+    line = describe_changes(given, fit(given, 300), 300)
+    assert line is not None and line.startswith("300 training examples are few: training uses batch_size=")
+    assert "150 steps are few: training uses schedule.warmup_steps=15" in line
+
+
 def test_enough_data_change_nothing() -> None:
     given = TrainingConfig(
         batch_tokens=3072, max_epochs=5, schedule=WarmupCosineConfig(warmup_steps=40), small_data=RULES

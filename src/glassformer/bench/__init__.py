@@ -10,7 +10,15 @@ if TYPE_CHECKING:
 
 def benchmarks() -> dict[str, type[Benchmark]]:
     """Import all benchmark modules and return their benchmark classes by name."""
-    from glassformer.bench import attention, decode, language_model, resources, sweep, train  # noqa: F401
+    from glassformer.bench import (  # noqa: F401
+        attention,
+        decode,
+        language_model,
+        resources,
+        serve,
+        sweep,
+        train,
+    )
     from glassformer.bench.base import Benchmark
     from glassformer.core.registry import kinds
 

@@ -146,7 +146,7 @@ class DecodeBenchmark(TranslationBenchmark):
             }
         if find_spec("ctranslate2"):
             sequential, concurrent = (
-                peers.ctranslate2_decoder(sizes, weights, positions_LD, forbidden, threads, concurrency)
+                peers.ctranslate2_decoder(model, forbidden, threads, concurrency)
                 for concurrency in (1, threads)
             )
             decoders["ctranslate2"] = {ONE_BATCH: sequential, CONCURRENT: concurrent}

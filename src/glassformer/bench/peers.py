@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -19,6 +18,7 @@ from glassformer.bench.base import Sizes
 from glassformer.blocks.heads import IGNORED
 from glassformer.data.batching import Batch, pad
 from glassformer.data.tokenizers import BEGIN, END, PAD, UNKNOWN
+from glassformer.models.seq2seq import EncoderDecoder
 
 
 class Translator(nn.Module):
@@ -59,15 +59,16 @@ class Translator(nn.Module):
 
 
 def _trainer(
-    model: nn.Module, batches: Sequence[Batch], loss_of: Callable[[Batch], Tensor]
+    model: nn.Module, batches: Sequence[Batch], loss_of: Callable[[Batch], Tensor], autocast: bool
 ) -> Callable[[], None]:
-    """Return a call that trains the model for one step per batch."""
+    """Return a call that trains the model for one step per batch, in fp32 or under autocast to bf16."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def train() -> None:
         for batch in batches:
-            loss = loss_of(batch)
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                loss = loss_of(batch)
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -76,7 +77,7 @@ def _trainer(
     return train
 
 
-def torch_nn_trainer(sizes: Sizes, batches: Sequence[Batch]) -> Callable[[], None]:
+def torch_nn_trainer(sizes: Sizes, batches: Sequence[Batch], autocast: bool = False) -> Callable[[], None]:
     """Return a call that trains a new torch.nn model for one step per batch."""
     model = Translator(sizes)
 
@@ -88,7 +89,7 @@ def torch_nn_trainer(sizes: Sizes, batches: Sequence[Batch]) -> Callable[[], Non
         logits = model(tokens_BL, ~attention_mask_BL, batch.inputs["target"])
         return F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED)
 
-    return _trainer(model, batches, loss_of)
+    return _trainer(model, batches, loss_of, autocast)
 
 
 def marian(sizes: Sizes) -> Any:
@@ -116,7 +117,7 @@ def marian(sizes: Sizes) -> Any:
     return transformers.MarianMTModel(config)
 
 
-def huggingface_trainer(sizes: Sizes, batches: Sequence[Batch]) -> Callable[[], None]:
+def huggingface_trainer(sizes: Sizes, batches: Sequence[Batch], autocast: bool = False) -> Callable[[], None]:
     """Return a call that trains a new Marian model for one step per batch."""
     model = marian(sizes)
 
@@ -129,7 +130,7 @@ def huggingface_trainer(sizes: Sizes, batches: Sequence[Batch]) -> Callable[[], 
             labels=batch.targets,
         ).loss
 
-    return _trainer(model, batches, loss_of)
+    return _trainer(model, batches, loss_of, autocast)
 
 
 def huggingface_decoder(
@@ -200,12 +201,7 @@ def marian_weights(ours: dict[str, Tensor], positions_LD: Tensor, layers: int) -
 
 
 def ctranslate2_decoder(
-    sizes: Sizes,
-    ours: dict[str, Tensor],
-    positions_LD: Tensor,
-    forbidden: Sequence[int],
-    threads: int,
-    concurrency: int = 1,
+    model: EncoderDecoder, forbidden: Sequence[int], threads: int, concurrency: int = 1
 ) -> Callable[[Sequence[Any], int, int], list[list[int]]]:
     """Return a function of token rows, beam size and batch size that returns the decoded token rows.
 
@@ -214,10 +210,13 @@ def ctranslate2_decoder(
     """
     import ctranslate2
 
-    words = [str(number) for number in range(sizes.vocabulary)]
+    from glassformer.generation.ctranslate2 import Vocabulary, write_model
+
+    words = [str(number) for number in range(model.task_type.vocabulary)]
+    longest = model.task_type.max_length
     before = torch.get_num_threads()
     with TemporaryDirectory(prefix="glassformer-bench-") as folder:
-        _save_model(Path(folder), sizes, ours, positions_LD, words)
+        write_model(model, folder, Vocabulary(words, words[BEGIN], words[END], words[UNKNOWN]))
         translator = ctranslate2.Translator(
             folder,
             device="cpu",
@@ -232,7 +231,7 @@ def ctranslate2_decoder(
             [[words[token] for token in row] for row in rows],
             max_batch_size=batch_size,
             beam_size=beam,
-            max_decoding_length=sizes.max_length,
+            max_decoding_length=longest,
             min_decoding_length=0,
             suppress_sequences=[[words[token]] for token in forbidden],
             return_scores=False,
@@ -240,47 +239,3 @@ def ctranslate2_decoder(
         return [[int(word) for word in result.hypotheses[0]] for result in results]
 
     return decode
-
-
-def _save_model(
-    folder: Path, sizes: Sizes, ours: dict[str, Tensor], positions_LD: Tensor, words: list[str]
-) -> None:
-    from ctranslate2.specs import TransformerSpec
-
-    spec = TransformerSpec.from_config(sizes.layers, sizes.heads, pre_norm=False)
-    spec.config.unk_token, spec.config.eos_token = words[UNKNOWN], words[END]
-    spec.config.bos_token = spec.config.decoder_start_token = words[BEGIN]
-    spec.config.layer_norm_epsilon = 1e-5
-    spec.register_source_vocabulary(words)
-    spec.register_target_vocabulary(words)
-    table_VD = ours["embedding.vectors.table.weight"].numpy()
-    spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = table_VD
-    spec.decoder.projection.weight, spec.decoder.projection.bias = table_VD, ours["head.bias"].numpy()
-    for side, part in (("encoder", spec.encoder), ("decoder", spec.decoder)):
-        part.position_encodings.encodings = positions_LD.numpy()
-        for number, layer in enumerate(part.layer):
-            own = f"{side}.layers.{number}"
-            maps = {
-                f"{own}.attention.query_key_value": layer.self_attention.linear[0],
-                f"{own}.attention.output": layer.self_attention.linear[1],
-                f"{own}.feed_forward.up": layer.ffn.linear_0,
-                f"{own}.feed_forward.down": layer.ffn.linear_1,
-            }
-            norms = {
-                f"{own}.attention_residual.after": layer.self_attention.layer_norm,
-                f"{own}.feed_forward_residual.after": layer.ffn.layer_norm,
-            }
-            if side == "decoder":
-                maps |= {
-                    f"{own}.cross_attention.query": layer.attention.linear[0],
-                    f"{own}.cross_attention.key_value": layer.attention.linear[1],
-                    f"{own}.cross_attention.output": layer.attention.linear[2],
-                }
-                norms[f"{own}.cross_attention_residual.after"] = layer.attention.layer_norm
-            for name, module in maps.items():
-                module.weight, module.bias = ours[f"{name}.weight"].numpy(), ours[f"{name}.bias"].numpy()
-            for name, module in norms.items():
-                module.gamma, module.beta = ours[f"{name}.weight"].numpy(), ours[f"{name}.bias"].numpy()
-    spec.validate()
-    spec.optimize()
-    spec.save(str(folder))

@@ -1,4 +1,7 @@
-"""Benchmark of encoder-decoder training: ours, torch.nn, Hugging Face's Marian, and the hardware limit."""
+"""Benchmark of encoder-decoder training: ours, torch.nn, Hugging Face's Marian, and the hardware limit.
+
+Each of them trains in fp32 and, if the processor runs it, in bf16.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +30,21 @@ TRAINING = 3
 """Cost of a training step in forward passes: one forward pass, and a backward pass that costs two."""
 
 
+PRODUCTS = 40
+"""Matrix products per timed call, which then takes long enough to average over disturbances."""
+
+
 def matrix_product() -> Callable[[], object]:
-    """Return a call that multiplies two square fp32 matrices, the fastest operation in a Transformer."""
+    """Return a call that multiplies square fp32 matrices, the fastest operation in a Transformer."""
     import torch
 
     left, right = torch.randn(PRODUCT, PRODUCT), torch.randn(PRODUCT, PRODUCT)
     out = torch.empty(PRODUCT, PRODUCT)
-    return lambda: torch.mm(left, right, out=out)
+    return lambda: [torch.mm(left, right, out=out) for _ in range(PRODUCTS)]
 
 
 def product_flops() -> int:
-    return 2 * PRODUCT**3
+    return PRODUCTS * 2 * PRODUCT**3
 
 
 def encoder_decoder_flops(sizes: Sizes, sources: np.ndarray, targets: np.ndarray) -> int:
@@ -98,7 +105,11 @@ class TranslationBenchmark(Benchmark):
         )
 
 
-OURS, LIMIT = "glassformer", "matrix product"
+OURS, LIMIT, WIDE = "glassformer", "matrix product", "glassformer_wide"
+BF16 = "_bf16"
+"""Ending of the name of a form that trains in bf16."""
+WIDE_MODEL = {"model.num_layers": 2, "model.hidden_dim": 512, "model.feed_forward_dim": 2048}
+"""Sizes of the wider model, whose larger products gain more from bf16."""
 
 
 @register
@@ -113,14 +124,16 @@ class TrainBenchmark(TranslationBenchmark):
     batch_size: int = Field(
         64, ge=1, description="batches of the others: padded pairs per step, in random order"
     )
-    batches: int = Field(16, ge=1, description="number of our batches; all models train on their pairs")
+    batches: int = Field(6, ge=1, description="number of our batches; all models train on their pairs")
 
     def measure(self, progress: Progress) -> Result:
         import numpy as np
 
         from glassformer.data.batching import plan_batches
         from glassformer.runs.experiment import Experiment
+        from glassformer.training.precision import bf16_speed
 
+        speed = bf16_speed()
         changes = {"training.batch_tokens": self.batch_tokens, "training.average_last": None}
         experiment = Experiment(self.config(changes))
         trainer = experiment.build_trainer()
@@ -130,8 +143,13 @@ class TrainBenchmark(TranslationBenchmark):
         order = plan_batches(np.zeros(len(pairs)), seed=0, split="bench", epoch=0, batch_size=self.batch_size)
         padded = [task.batch("train", pairs[indices]) for indices in order]
         sizes = self.sizes(task)
-        forms = {OURS: _ours(trainer, groups), **_peers(sizes, padded), LIMIT: matrix_product()}
-        timings = time_alternately(forms, self.repeats, progress)
+        forms = {OURS: _steps(trainer, groups), **_peers(sizes, padded, with_bf16=not speed.failure)}
+        for name, model in {OURS: {}, WIDE: WIDE_MODEL}.items():
+            for precision in ["fp32"] if speed.failure else ["fp32", "bf16"]:
+                if (form := name + (BF16 if precision == "bf16" else "")) not in forms:
+                    config = self.config({**changes, **model, "training.precision": precision})
+                    forms[form] = _steps(Experiment(config).build_trainer(), groups)
+        timings = time_alternately({**forms, LIMIT: matrix_product()}, self.repeats, progress)
 
         chosen = examples.take(pairs)
         sources = np.array([len(row) for row in chosen.inputs])
@@ -143,12 +161,12 @@ class TrainBenchmark(TranslationBenchmark):
                 "form": name,
                 **timing.as_row(),
                 "target_tokens_per_second": targets.sum() / timing.median,
-                "peak_share": useful / timing.median / limit,
+                "peak_share": None if name.startswith(WIDE) else useful / timing.median / limit,
             }
             for name, timing in timings.items()
             if name != LIMIT
         ]
-        ratios = {row["form"]: timings[row["form"]].median / timings[OURS].median for row in rows[1:]}
+        ratios = _ratios({name: timing.median for name, timing in timings.items()})
         ratios["peak_share"] = rows[0]["peak_share"]
         notes = {
             "pairs": len(pairs),
@@ -156,6 +174,7 @@ class TrainBenchmark(TranslationBenchmark):
             "our_steps": len(groups),
             "their_steps": len(padded),
             "limit_gflops": limit / 1e9,
+            "bf16": speed.describe(),
         }
         return Result(self.kind, machine(), rows, ratios, notes=notes)
 
@@ -164,23 +183,52 @@ class TrainBenchmark(TranslationBenchmark):
         table = empty_table(
             f"training on {notes['pairs']:,} pairs of {self.source}",
             ["form"],
-            ["target tokens/s", "ours is", "share of limit"],
+            ["target tokens/s", "share of fp32 limit"],
             caption=f"target tokens without padding; our {notes['our_steps']} steps: pairs of similar length;"
             f" the others' {notes['their_steps']} steps: {self.batch_size} random pairs;"
-            f" limit: matrix products at {notes['limit_gflops']:,.0f} GFLOP/s",
+            f" limit: matrix products in fp32 at {notes['limit_gflops']:,.0f} GFLOP/s; {notes['bf16']}\n"
+            + "\n".join(
+                f"{RATIOS[name]}: {value:.2f} ×" for name, value in result.ratios.items() if name in RATIOS
+            ),
         )
         for row in result.rows:
-            faster = result.ratios.get(row["form"])
-            table.add_row(
-                row["form"],
-                f"{row['target_tokens_per_second']:,.0f}",
-                f"{faster:.2f} × as fast" if faster else "",
-                f"{row['peak_share']:.0%}",
-            )
+            share = row["peak_share"]
+            speed = f"{row['target_tokens_per_second']:,.0f}"
+            table.add_row(row["form"], speed, "" if share is None else f"{share:.0%}")
         return table
 
 
-def _ours(trainer: Trainer, groups: list[list[np.ndarray]]) -> Callable[[], None]:
+RATIOS = {
+    "huggingface": "ours in fp32 over Hugging Face in fp32",
+    "torch_nn": "ours in fp32 over torch.nn in fp32",
+    "bf16": "ours in bf16 over ours in fp32",
+    "wide_bf16": "the same at width 512",
+    "huggingface_fp32_vs_bf16": "ours in bf16 over Hugging Face in fp32",
+    "huggingface_bf16": "ours in bf16 over Hugging Face under autocast to bf16",
+    "torch_nn_bf16": "ours in bf16 over torch.nn under autocast to bf16",
+}
+"""Meaning of each ratio of speeds, by its key."""
+
+
+def _ratios(seconds: dict[str, float]) -> dict[str, float]:
+    """Return the speed of our forms as a multiple of other forms that have been measured."""
+    pairs = {
+        "huggingface": (OURS, "huggingface"),
+        "torch_nn": (OURS, "torch_nn"),
+        "bf16": (OURS + BF16, OURS),
+        "wide_bf16": (WIDE + BF16, WIDE),
+        "huggingface_fp32_vs_bf16": (OURS + BF16, "huggingface"),
+        "huggingface_bf16": (OURS + BF16, "huggingface" + BF16),
+        "torch_nn_bf16": (OURS + BF16, "torch_nn" + BF16),
+    }
+    return {
+        name: seconds[other] / seconds[ours]
+        for name, (ours, other) in pairs.items()
+        if ours in seconds and other in seconds
+    }
+
+
+def _steps(trainer: Trainer, groups: list[list[np.ndarray]]) -> Callable[[], None]:
     """Return a call that runs one training step per group of micro-batches, given by their example indices.
 
     The time of the call includes building the batches from the examples.
@@ -194,10 +242,14 @@ def _ours(trainer: Trainer, groups: list[list[np.ndarray]]) -> Callable[[], None
     return train
 
 
-def _peers(sizes: Sizes, batches: list[Batch]) -> dict[str, Callable[[], Any]]:
+def _peers(sizes: Sizes, batches: list[Batch], with_bf16: bool) -> dict[str, Callable[[], Any]]:
+    """Return calls that train models of other libraries on these batches, by the name of the form."""
     from glassformer.bench import peers
 
-    forms = {"torch_nn": peers.torch_nn_trainer(sizes, batches)}
+    trainers = {"torch_nn": peers.torch_nn_trainer}
     if find_spec("transformers"):
-        forms["huggingface"] = peers.huggingface_trainer(sizes, batches)
+        trainers["huggingface"] = peers.huggingface_trainer
+    forms = {name: make(sizes, batches) for name, make in trainers.items()}
+    if with_bf16:
+        forms |= {name + BF16: make(sizes, batches, autocast=True) for name, make in trainers.items()}
     return forms

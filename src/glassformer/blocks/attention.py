@@ -84,6 +84,15 @@ def select_rows(x_BHMK: Tensor, rows: Tensor, length: int) -> Tensor:
     return new
 
 
+def _stack_rows(first_BHMK: Tensor, second_BHMK: Tensor, length: int) -> Tensor:
+    """Return the rows of both tensors, padded with zeros to `length`, with room for as many more tokens."""
+    rows = len(first_BHMK)
+    new = first_BHMK.new_zeros(rows + len(second_BHMK), first_BHMK.shape[1], 2 * length, first_BHMK.shape[3])
+    new[:rows, :, : first_BHMK.shape[2]] = first_BHMK
+    new[rows:, :, : second_BHMK.shape[2]] = second_BHMK
+    return new
+
+
 class LayerCache:
     """Key/value cache of one attention module, in a buffer that grows.
 
@@ -127,6 +136,26 @@ class LayerCache:
         if self._keys is not None and self._values is not None:
             self._keys = select_rows(self._keys, rows, self.length)
             self._values = select_rows(self._values, rows, self.length)
+
+    def pick(self, index_BM: Tensor) -> None:
+        """Keep these positions of each row, in this order."""
+        if self._keys is not None and self._values is not None:
+            heads, width = self._keys.shape[1], self._keys.shape[3]
+            index_BHMK = index_BM[:, None, :, None].expand(-1, heads, -1, width)
+            self._keys, self._values = (x_BHMK.gather(2, index_BHMK) for x_BHMK in self.get())
+            self.length = index_BM.shape[1]
+
+    def join(self, other: LayerCache) -> None:
+        """Append the rows of another cache. The shorter rows are padded with zeros on the right."""
+        if other._keys is None or other._values is None:
+            return
+        if self._keys is None or self._values is None:
+            self._keys, self._values, self.length = other._keys, other._values, other.length
+            return
+        length = max(self.length, other.length)
+        pairs = zip(self.get(), other.get(), strict=True)
+        self._keys, self._values = (_stack_rows(own, more, length) for own, more in pairs)
+        self.length = length
 
     def _grown(self, old: Tensor | None, like: Tensor, capacity: int) -> Tensor:
         """Copy the cached tensor into a new, larger buffer and return the buffer."""
@@ -204,6 +233,13 @@ class MultiHeadAttention(nn.Module):
         self, q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None
     ) -> Tensor:
         """Apply the kernel, then the output projection. Shared key/value heads are repeated first."""
+        if not isinstance(mask, Mask):
+            raise ErrorDetail(
+                f"expected a gf.nn.Mask, not a value of type {type(mask).__name__}",
+                path="mask",
+                hint="padding: gf.nn.Mask.of(attention_mask=mask), with True at real tokens;"
+                " causal: gf.nn.Mask(is_causal=True)",
+            )
         groups = self.num_heads // self.num_key_value_heads
         if groups > 1:
             k_BHMK = k_BHMK.repeat_interleave(groups, dim=1)

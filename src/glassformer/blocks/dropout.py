@@ -41,5 +41,9 @@ class Dropout(nn.Dropout):
         draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64)
         draws.random_(-(2**63), None, generator=_generator.get())
         quarters = draws.view(torch.int16)[: x.numel()].view(x.shape)
-        is_kept = quarters >= dropped - _STEPS // 2
-        return x * is_kept.to(x.dtype).mul_(_STEPS / (_STEPS - dropped))
+        # In-place and without a bool tensor: PyTorch converts 16-bit integers five times as fast.
+        is_kept = quarters.ge_(dropped - _STEPS // 2).to(x.dtype)
+        scale = _STEPS / (_STEPS - dropped)
+        if x.dtype.itemsize >= 4:
+            return x * is_kept.mul_(scale)
+        return x * is_kept * scale  # the scale itself would be rounded in 16 bits

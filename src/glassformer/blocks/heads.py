@@ -15,10 +15,14 @@ from glassformer.blocks import reference
 from glassformer.blocks.dropout import Dropout
 from glassformer.blocks.feed_forward import linear
 from glassformer.blocks.norms import LAYER_NORM_EPSILON, LayerNorm
+from glassformer.core.errors import ErrorDetail
 from glassformer.core.registry import Kind, register
 
 IGNORED = -100
 """Target id of a position that is not predicted, such as padding."""
+
+FLOAT32_SPREAD = 1e-4
+"""Smallest ratio of standard deviation to mean for which float32 has three digits of the spread."""
 
 ALIGNMENT = 16
 """Number of float32 values in a CPU cache line of 64 bytes."""
@@ -110,6 +114,10 @@ def linear_cross_entropy(
     return loss, correct
 
 
+CrossEntropy = Callable[..., tuple[Tensor, Tensor]]
+"""Function with the arguments and outputs of `linear_cross_entropy`."""
+
+
 def cross_entropy_per_row(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -177,13 +185,18 @@ class MaxPooling(nn.Module):
 
 
 class FirstPooling(nn.Module):
-    """Vector of the first position.
+    """Vector of the first position. With `transform_dim`, a linear layer of this width and tanh follow.
 
     pooled = gf.nn.FirstPooling()(x)     # x: (B, L, D), pooled: (B, D)
     """
 
+    def __init__(self, transform_dim: int | None = None) -> None:
+        super().__init__()
+        self.linear = None if transform_dim is None else linear(transform_dim, transform_dim)
+
     def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None = None) -> Tensor:
-        return x_BLD[:, 0]
+        first_BD = x_BLD[:, 0]
+        return first_BD if self.linear is None else torch.tanh(self.linear(first_BD))
 
 
 class LastPooling(nn.Module):
@@ -252,9 +265,13 @@ class FirstPoolingConfig(PoolingConfig):
     """
 
     kind: Literal["first"] = "first"
+    transform: bool = Field(False, description="apply a linear layer and tanh to the vector, as BERT does")
 
     def build(self, dim: int) -> nn.Module:
-        return FirstPooling()
+        return FirstPooling(dim if self.transform else None)
+
+    def parameter_count(self, dim: int) -> int:
+        return dim * dim + dim if self.transform else 0
 
 
 @register
@@ -395,6 +412,9 @@ class ClassHead(Head):
     loss = head.loss_from_hidden(x, targets).mean         # without holding all logits in memory
     """
 
+    cross_entropy: CrossEntropy = staticmethod(linear_cross_entropy)
+    """Function that computes the loss from hidden vectors and weights. Training may install another one."""
+
     def compute_loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> LossOutput:
         """Return the summed cross-entropy of the logits."""
         logits, flat = outputs.flatten(0, -2), targets.flatten()
@@ -416,7 +436,7 @@ class ClassHead(Head):
         rows = (flat != IGNORED).nonzero().squeeze(1)
         hidden_ND = self.body(hidden.flatten(0, -2)[rows])
         weight_VD = self.output_weight(tied_VD)
-        loss, correct = linear_cross_entropy(hidden_ND, weight_VD, self.bias, flat[rows], label_smoothing)
+        loss, correct = self.cross_entropy(hidden_ND, weight_VD, self.bias, flat[rows], label_smoothing)
         return LossOutput(loss, correct, torch.tensor(len(rows), device=targets.device))
 
     @property
@@ -436,6 +456,23 @@ class ClassHead(Head):
             found = cross_entropy_per_row(hidden_ND, weight_VD, self.bias, targets[is_target])
             losses[is_target], hits[is_target] = found[0].float(), found[1]
         return losses, hits
+
+
+def real_dtype(device: torch.device, mean: float, scale: float) -> torch.dtype:
+    """Return the dtype of values with this mean and scale: float64, or float32 on a device without float64.
+
+    Raise ErrorDetail if the device has only float32, which would round the values.
+    """
+    if device.type != "mps":
+        return torch.float64
+    if scale < FLOAT32_SPREAD * abs(mean):
+        raise ErrorDetail(
+            f"the targets, {mean:g} on average, vary by {scale:g}: this device has only float32",
+            path="training.device",
+            value=str(device),
+            hint="training.device=cpu, or subtract a constant from the targets",
+        )
+    return torch.float32
 
 
 class RegressionHead(Head):
@@ -462,17 +499,21 @@ class RegressionHead(Head):
         self.mean, self.scale = mean, scale
 
     def forward(self, hidden: Tensor, tied_VD: Tensor | None = None) -> Tensor:
-        """Compute real values for hidden vectors, in float32 at least: bfloat16 has only three digits."""
+        """Compute real values for hidden vectors. With a mean or a scale they are float64.
+
+        A float32 cannot hold a value such as 1.7e9 to the nearest 50.
+        """
         values = super().forward(hidden, tied_VD)
         if (self.mean, self.scale) == (0.0, 1.0):
             return values
-        return values.to(torch.promote_types(values.dtype, torch.float32)) * self.scale + self.mean
+        return values.to(real_dtype(values.device, self.mean, self.scale)) * self.scale + self.mean
 
     def compute_loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> LossOutput:
         """Return the summed squared error of standardised values. `label_smoothing` has no effect."""
         errors = outputs.squeeze(-1) - targets
+        dtype = torch.promote_types(self.output_weight(None).dtype, torch.float32)
         return LossOutput(
-            (errors / self.scale).square().sum(),
+            (errors / self.scale).to(dtype).square().sum(),
             (errors.detach().abs() < 0.5).sum(),
             torch.tensor(targets.numel(), device=targets.device),
         )

@@ -77,6 +77,11 @@ class BlockCache:
         self.own.select(rows)
         self.cross.select(rows)
 
+    def join(self, other: BlockCache) -> None:
+        """Append the batch rows of another block cache."""
+        self.own.join(other.own)
+        self.cross.join(other.cross)
+
 
 def _check_parts(hidden_dim: int, num_heads: int | None, *attentions: MultiHeadAttention | None) -> None:
     """Raise an ErrorDetail unless exactly one is given: `num_heads`, or attentions of width `hidden_dim`."""

@@ -118,9 +118,9 @@ class Sinusoidal(Position):
         super().__init__()
         self.hidden_dim = hidden_dim
         self.base = base
-        self.register_buffer("table", self._encode(torch.arange(max_length)), persistent=False)
+        self.register_buffer("table", self.encode(torch.arange(max_length)), persistent=False)
 
-    def _encode(self, positions: Tensor) -> Tensor:
+    def encode(self, positions: Tensor) -> Tensor:
         even = torch.arange(0, self.hidden_dim, 2, device=positions.device, dtype=torch.float64)
         angles = positions[..., None].double() * self.base ** (-even / self.hidden_dim)
         pairs = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
@@ -128,7 +128,7 @@ class Sinusoidal(Position):
 
     def embed(self, x_BLD: Tensor, positions_BL: Tensor) -> Tensor:
         if x_BLD.shape[1] > len(self.table) or int(positions_BL.max()) >= len(self.table):
-            return x_BLD + self._encode(positions_BL).to(x_BLD.dtype)
+            return x_BLD + self.encode(positions_BL).to(x_BLD.dtype)
         return x_BLD + self.table[positions_BL].to(x_BLD.dtype)
 
 

@@ -12,13 +12,21 @@ import errno
 import importlib
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
 from glassformer import __version__
-from glassformer.core.errors import ErrorDetail, UserError, is_out_of_memory, near_match, user_error
+from glassformer.core.errors import (
+    ErrorDetail,
+    UserError,
+    is_out_of_memory,
+    near_match,
+    suggest_path,
+    user_error,
+)
 
 VERBS = {
     "train": "train a model and store everything about it in a run folder",
@@ -26,10 +34,13 @@ VERBS = {
     "predict": "apply a trained model to inputs",
     "generate": "generate text with a trained language model",
     "attention": "draw the attention maps of a trained model for an input",
+    "serve": "serve trained models over HTTP: predictions, completions, translations, attention maps",
     "studio": "serve a local web page that shows runs while they train, and inspects them",
     "trace": "show how a trained model decoded an output: steps, alternatives, beams",
     "heads": "measure what each attention head attends to, and compare with the untrained model",
     "intervene": "ablate a head, ablate an attention edge or hide a token, and measure the effect",
+    "patch": "copy activations between two inputs, and measure which of them carry the output",
+    "attribute": "show which input tokens, heads or layers carry an output rather than another",
     "options": "list and explain config options: types, bounds, defaults, and every kind of a choice",
     "params": "count parameters, FLOPs and memory, and estimate the training time on this machine",
     "doctor": "check a model, or this machine, before a long run",
@@ -38,10 +49,16 @@ VERBS = {
     "sweep": "train many variants of a config, on one or more machines, and report the best",
     "reproduce": "reproduce a published table of results, beside the published numbers",
     "report": "write one HTML page about runs or a study: results, curves, samples, maps, commands",
+    "export": "write a trained model for another library, and verify that its outputs are the same",
+    "models": "list, fetch and import trained models of other libraries, as runs",
     "runs": "list, compare and remove runs",
     "data": "list and fetch public data sets; check your own files before training",
 }
 
+FINISHING = ("train", "sweep", "reproduce", "bench", "prove-resume", "report", "export", "serve", "studio")
+"""Verbs whose main result is not their output. They finish if the reader of their output ends early."""
+CLOSED_PIPE = 141
+"""Exit code of the other verbs if the reader of their output ends early: 128 + SIGPIPE, as usual."""
 
 UNUSABLE_PATH = {errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP}
 """Error numbers of the operating system for a path that cannot be used. Even `Path.exists` raises them."""
@@ -97,8 +114,20 @@ class _Parser(argparse.ArgumentParser):
             ]
             message = f"needs {' '.join(needed)}"
         near = near_match(message.rpartition(": ")[2], self._option_string_actions)
-        hint = f"did you mean {near!r}?" if near else f"try:     {self.prog} --help"
+        hint = f"did you mean {near!r}?" if near else f"try:     {self._meant(message)}"
         self.exit(2, f"{self.prog}: {message}\n  {hint}\n")
+
+    def _meant(self, message: str) -> str:
+        """Return the config option that an unknown `--NAME VALUE` means, as PATH=VALUE; else the help."""
+        unknown = re.search(r"unrecognized arguments: --([\w.-]+)(?:[ =](\S+))?", message)
+        if unknown is None or not any(action.dest == "overrides" for action in self._actions):
+            return f"{self.prog} --help"
+        from glassformer.core.options import all_options, option_tree
+        from glassformer.runs.experiment import ExperimentConfig
+
+        paths = [match.entry.path for match in all_options(option_tree(ExperimentConfig))]
+        path = suggest_path(unknown[1].replace("-", "_"), paths)
+        return f"{path}={unknown[2] or 'VALUE'}" if path else f"{self.prog} --help"
 
 
 def make_parser(verb: str) -> argparse.ArgumentParser:
@@ -124,7 +153,7 @@ def _module(verb: str) -> ModuleType:
 
 
 def _run_verb(verb: str, rest: list[str]) -> int:
-    from glassformer.cli.output import Output
+    from glassformer.cli.output import Output, discard_unread_output
 
     if verb not in VERBS:
         near = near_match(verb, VERBS)
@@ -137,14 +166,17 @@ def _run_verb(verb: str, rest: list[str]) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     output = Output(is_json=arguments.json)
+    if verb in FINISHING:
+        discard_unread_output()
     try:
         return output.finish(module.run(arguments, output))
     except KeyboardInterrupt:
         output.print("stopped")
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        for stream in (sys.stdout, sys.stderr):  # Python flushes both at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return CLOSED_PIPE
     except Exception as error:
         reported = _as_user_error(error)
         if reported is None:

@@ -120,13 +120,23 @@ def resolve_source(arguments: argparse.Namespace) -> ExperimentConfig:
     return resolve(arguments.source, arguments.overrides)
 
 
-def open_run(arguments: argparse.Namespace) -> Run:
-    """Load the plug-ins, and return the run RUN with the weights of --checkpoint."""
+def open_run(
+    arguments: argparse.Namespace, engine: str | None = None, *, reports_unfinished: bool = True
+) -> Run:
+    """Load the plug-ins, and return the run RUN with the weights of --checkpoint.
+
+    Print on standard error if the training of the run was stopped before its end. `engine` is the name of
+    the engine for predictions. None: that of the run's config.
+    """
     import_without_gc("glassformer.runs.run")
     from glassformer.runs.run import Run
 
     load_plugins(arguments)
-    return Run(arguments.run, arguments.checkpoint)
+    run = Run(arguments.run, arguments.checkpoint, engine=engine)
+    unfinished = run.folder.unfinished()
+    if unfinished is not None and reports_unfinished:
+        print(unfinished, file=sys.stderr, flush=True)
+    return run
 
 
 def import_without_gc(module: str) -> None:
@@ -144,9 +154,7 @@ def import_without_gc(module: str) -> None:
         gc.enable()
 
 
-def warn_about_input(run: Run, text: str | None, output: Output) -> str | None:
-    """Print and return the warning that `predict` has for this input, such as unseen lengths; else None."""
-    warning = run.task.warning(run.task.parse(text).tolist(), text) if text else None
+def print_warning(warning: str | None, output: Output) -> None:
+    """Print the reason not to trust the output for an input, such as an unseen length, if there is one."""
     if warning is not None:
         output.print(f"WARNING: {warning}", style="bold red")
-    return warning

@@ -12,7 +12,7 @@ from glassformer.cli.arguments import (
     add_run,
     open_run,
     parse_decoding,
-    warn_about_input,
+    print_warning,
 )
 from glassformer.cli.output import Output, plain_table, three_decimals
 from glassformer.core.errors import shorten, user_error
@@ -89,9 +89,10 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     maps.save(arguments.out)
     statistics = {site: head_statistics(site_maps) for site, site_maps in maps.sites.items()}
     _show(maps, statistics, model.task.pattern_explanations, arguments.out, output)
+    print_warning(maps.warning, output)
     return {
         **maps.about,
-        "warning": warn_about_input(model, " ".join(arguments.input) or None, output),
+        "warning": maps.warning,
         "run": str(arguments.run),
         "out": str(arguments.out),
         "checks": maps.checks.document(),
@@ -127,15 +128,15 @@ def _show(
     out: Path,
     output: Output,
 ) -> None:
-    from glassformer.inspection.statistics import EXPLANATIONS
+    from glassformer.inspection.statistics import explain
 
     output.print(f"{maps.title}:  {shorten(maps.subtitle, 120)}")
-    shown: dict[str, np.ndarray] = {}
+    shown: dict[str, dict[str, np.ndarray]] = {}
     for site, site_maps in maps.sites.items():
         if site_maps.weights.shape[0] * site_maps.weights.shape[1] <= MOST_HEADS_SHOWN:
-            shown |= _columns(statistics[site])
+            shown[site] = _columns(statistics[site])
             output.show(_table(site_maps.name, site_maps.layers, site_maps.heads, statistics[site]))
-    output.explain(shown, {**EXPLANATIONS, **explanations})
+    output.explain_sites(shown, {site: explain(site, explanations) for site in shown})
     for _, line in maps.checks.lines():
         output.print(line)
     output.print(f"wrote {out}")

@@ -134,7 +134,10 @@ def _set_document(data_set: DataSet, present: Presence) -> dict[str, Any]:
         "home": data_set.home,
         "bytes": data_set.size,
         "is_fetchable": data_set.is_fetchable,
-        "files": [dict(vars(file)) for file in data_set.files],
+        "files": [
+            {"path": file.path, "size": file.size, "sha256": file.sha256, "address": file.address}
+            for file in data_set.files
+        ],
         "state": present.state,
         "changed": list(present.changed),
     }
@@ -175,11 +178,25 @@ def _check(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     report.findings[:0] = damaged
     output.show(*render(report, output.console.width))
     output.print(summary(report))
+    if report.encoding:
+        output.print(f"if the files are {report.encoding}: {_encoding_command(arguments, report.encoding)}")
     command = _training_command(arguments, report.source)
     if command and report.passed:
         output.print(f"train on it: {command}")
     output.exit_code = 0 if report.passed else 2
     return report.document() | {"command": command}
+
+
+def _encoding_command(arguments: argparse.Namespace, encoding: str) -> str:
+    """Return the command that checks the same data in another encoding."""
+    words = ["glassformer", "data", "check", *arguments.items]
+    if _is_config(arguments.items[0]):
+        return shlex.join([*words, f"task.data.encoding={encoding}"])
+    for option in ("validation", "test"):
+        words += [f"--{option}", *getattr(arguments, option)] if getattr(arguments, option) else []
+    for option in ("format", "columns", "header"):
+        words += [f"--{option}", getattr(arguments, option)] if getattr(arguments, option) else []
+    return shlex.join([*words, "--encoding", encoding])
 
 
 def _training_command(arguments: argparse.Namespace, source: str) -> str:

@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from glassformer.core.errors import shorten
 from glassformer.data.catalogue import short_name
 from glassformer.data.findings import KINDS, SEVERITIES, ClassCount, Finding, Location, Report
 
@@ -22,7 +23,8 @@ STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 MEGABYTE = 1_000_000
 MOST_FILES = 20
 MOST_COLUMNS = 20
-MOST_CLASSES = 20
+MOST_CLASSES = 10
+MOST_LABEL_CHARACTERS = 40
 LEAST_EXCERPT = 30
 """Minimum width of an excerpt in characters. A narrower excerpt is printed on its own line."""
 
@@ -45,10 +47,10 @@ def _file_table(report: Report) -> RenderableType:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("file", overflow="fold")
     table.add_column("split")
-    for name in ("lines", "words", "longest", "MB"):
+    for name in ("lines", "examples", "words", "longest", "MB"):
         table.add_column(name, justify="right", no_wrap=True)
     for file in report.files[:MOST_FILES]:
-        numbers = (f"{number:,}" for number in (file.lines, file.words, file.longest))
+        numbers = (f"{number:,}" for number in (file.lines, file.examples, file.words, file.longest))
         table.add_row(Text(_short(file.file)), file.split, *numbers, f"{file.bytes / MEGABYTE:.1f}")
     if len(report.files) > MOST_FILES:
         table.add_row(f"and {len(report.files) - MOST_FILES:,} more")
@@ -103,13 +105,20 @@ def _class_table(report: Report) -> list[RenderableType]:
             table.add_column(split, justify="right", no_wrap=True)
         for label in labels[:MOST_CLASSES]:
             cells = [_count_cell(found.get((split, label))) for split in splits]
-            table.add_row(Text(label), *cells)
+            table.add_row(Text(shorten(label, MOST_LABEL_CHARACTERS)), *cells)
         if len(labels) > MOST_CLASSES:
             table.add_row(f"and {len(labels) - MOST_CLASSES:,} more")
         top = counts[0]
         number = sum(each.split == top.split for each in counts)
-        always = f"always {top.label!r} is right for {100 * top.share:.1f} % of {top.split}"
-        tables += [table, Text(f"{number:,} classes in {top.split}; {always}\n", overflow="fold")]
+        label = shorten(top.label, MOST_LABEL_CHARACTERS)
+        always = f"always {label!r} is right for {100 * top.share:.1f} % of {top.split}"
+        tables += [
+            table,
+            Text(
+                f"{number:,} {'class' if number == 1 else 'classes'} in {top.split}; {always}\n",
+                overflow="fold",
+            ),
+        ]
     return tables
 
 
@@ -155,6 +164,8 @@ def _locations(finding: Finding, width: int) -> RenderableType:
         (f"{finding.severity}: {finding.title}", STYLES[finding.severity]),
         (f" · {KINDS[finding.kind].advice}", "dim"),
     )
+    if KINDS[finding.kind].advice.startswith("fine: "):  # nothing is to be done at any of its locations
+        return shown.append("\n")
     rows = [
         (
             _position(location),

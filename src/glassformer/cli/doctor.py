@@ -14,6 +14,7 @@ from glassformer.cli.arguments import (
     load_plugins,
     resolve_source,
 )
+from glassformer.cli.export import show_destinations
 from glassformer.cli.output import DelayedProgress, Output
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         report = _examine(arguments, lambda done, total: progress("checks", done, total))
     output.show(table(report))
     output.print(summary(report))
+    if report.exports is not None:
+        show_destinations(report.exports, output)
     output.exit_code = 0 if report.passed else 1
     return report.document()
 

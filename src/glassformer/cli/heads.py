@@ -40,8 +40,8 @@ def _show(document: dict[str, Any], output: Output) -> None:
     output.print(f"{document['run']} · {document['checkpoint']}, {about}")
     for site, averages in document["sites"].items():
         output.show(_table(site, averages, document["untrained"][site]))
-    shown = dict.fromkeys(name for averages in document["sites"].values() for name in _columns(averages))
-    output.explain(shown, document["explanations"])
+    shown = {site: _columns(averages) for site, averages in document["sites"].items()}
+    output.explain_sites(shown, document["explanations"])
     output.print(f"fact: {MEANING['fact']}")
     if document["ablated"]:
         output.show(_effects_table(document["ablated"]))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import re
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from glassformer.cli.arguments import add_input, add_run, add_split, open_run, warn_about_input
+from glassformer.cli.arguments import add_input, add_run, add_split, open_run, print_warning
 from glassformer.cli.output import Output
 from glassformer.core.errors import shorten, user_error
 
@@ -18,7 +21,11 @@ if TYPE_CHECKING:
 NUMBERS = """\
 SITE is encoder, decoder or cross; a model with a single stack has only encoder. LAYER, HEAD, QUERY and
 KEY are counted from 0. QUERY is the token that reads (a row of the attention map), KEY the token that is
-read (a column): encoder:0:1:2:15 is layer 0, head 1, from token 2 to token 15."""
+read (a column): encoder:0:0:2:15 is layer 0, head 0, from token 2 to token 15."""
+MOST_ROWS = 10
+"""Maximum number of replacements of a token whose outputs are printed."""
+WORDS_BEFORE = 8
+"""Number of words before the first difference that an excerpt of a long output shows."""
 EXAMPLES = (
     "glassformer intervene runs/reversal-1 --head encoder:0:0  # layer 0, head 0",
     "glassformer intervene runs/reversal-1 --edge encoder:0:0:2:15  # token 2 may not read token 15",
@@ -53,9 +60,8 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     model = open_run(arguments)
     effects = measure(model)
     _show(effects, output)
-    warning = warn_about_input(model, " ".join(arguments.input) or None, output)
-    about = {"run": str(arguments.run), "checkpoint": model.checkpoint, "warning": warning}
-    return {**about, **effects.document()}
+    print_warning(effects.warning, output)
+    return {"run": str(arguments.run), "checkpoint": model.checkpoint, **effects.document()}
 
 
 def _parse_site(option: str, text: str, example: str) -> tuple[Site, list[int]]:
@@ -65,11 +71,14 @@ def _parse_site(option: str, text: str, example: str) -> tuple[Site, list[int]]:
     """
     site, *numbers = text.split(":")
     if len(numbers) != example.count(":") or not all(number.isdecimal() for number in numbers):
+        # Every model has the site encoder.
+        is_only_site_missing = re.fullmatch("[0-9:]+", text) and len(numbers) + 1 == example.count(":")
+        suggestion = f"encoder:{text}" if is_only_site_missing else example
         raise user_error(
             "expected encoder, decoder or cross, followed by numbers",
             path=option,
             value=text,
-            hint=f"{option} {example}",
+            hint=f"{option} {suggestion}",
         )
     return cast("Site", site), [int(number) for number in numbers]
 
@@ -84,7 +93,7 @@ def _measurement(arguments: argparse.Namespace) -> Callable[[Run], Effects]:
         site, (layer, head) = _parse_site("--head", arguments.head, "encoder:0:0")
         return lambda model: model.ablate_head(site, layer, head, arguments.ablation, text=text, **more)
     if arguments.edge is not None:
-        site, (layer, head, query, key) = _parse_site("--edge", arguments.edge, "cross:0:0:2:3")
+        site, (layer, head, query, key) = _parse_site("--edge", arguments.edge, "encoder:0:0:2:3")
         more["renormalise"] = not arguments.no_renormalise
         return lambda model: model.ablate_edge(text, site, layer, head, query, key, **more)
     return lambda model: model.occlude(text, arguments.token, **more)
@@ -95,11 +104,7 @@ def _show(effects: Effects, output: Output) -> None:
 
     output.print(effects.intervention)
     if effects.output is not None:
-        before, after = (shorten(str(effects.output[name]), 80) for name in ("before", "after"))
-        same = "   (the same)" if effects.output["before"] == effects.output["after"] else ""
-        output.print(f"output before  {before}\n       after   {after}{same}")
-        for other in effects.output.get("others", [])[:10]:
-            output.print(f"    {other['token']:<12} →  {shorten(other['output'], 80)}")
+        _show_outputs(effects.output, output)
     if effects.input_metrics is not None:
         _show_metrics("this input", effects.input_metrics, output)
     _show_metrics(
@@ -110,6 +115,45 @@ def _show(effects: Effects, output: Output) -> None:
     for note in effects.notes:
         output.print(note)
     output.print(f"{effects.trust}: {MEANING[effects.trust]}")
+
+
+def _show_outputs(outputs: dict[str, Any], output: Output) -> None:
+    """Print the output before and after, where they differ, and the outputs of up to `MOST_ROWS` tokens."""
+    before, after = str(outputs["before"]), str(outputs["after"])
+    at = first_difference(before, after)
+    difference = "(the same)" if at is None else f"({show_difference(before, after, at)})"
+    output.print(f"output before  {excerpt(before, at)}")
+    output.print(f"       after   {excerpt(after, at)}   {difference}")
+    others = Counter((other["token"], other["output"]) for other in outputs.get("others", []))
+    if others:
+        shown = f", {MOST_ROWS} of {len(others)} shown" if len(others) > MOST_ROWS else ""
+        output.print(f"output by replacement{shown}")
+    for (token, text), times in others.most_common(MOST_ROWS):
+        at = first_difference(before, text)
+        more = f"   (×{times})" if times > 1 else ""
+        same = "   (the same)" if at is None else ""
+        output.print(f"    {token:<12} →  {excerpt(text, at)}{more}{same}")
+
+
+def first_difference(before: str, after: str) -> int | None:
+    """Return the index of the first word in which two outputs differ, or None if they are the same."""
+    pairs = itertools.zip_longest(before.split(), after.split())
+    return next((index for index, (old, new) in enumerate(pairs) if old != new), None)
+
+
+def show_difference(before: str, after: str, at: int) -> str:
+    """Return the first difference of two outputs, such as `differs at 96: 8 → 1`. Words count from 0."""
+    old, new = (([*text.split()[at : at + 1], "(end)"])[0] for text in (before, after))
+    return f"differs at {at}: {old} → {new}"
+
+
+def excerpt(text: str, at: int | None, width: int = 80) -> str:
+    """Return at most `width` characters of an output. A long one begins a few words before the word `at`."""
+    words = text.split()
+    if at is None or len(" ".join(words)) <= width:
+        return shorten(text, width)
+    first = max(0, at - WORDS_BEFORE)
+    return shorten("… " * (first > 0) + " ".join(words[first:]), width)
 
 
 def _show_metrics(title: str, metrics: dict[str, Effect], output: Output) -> None:

@@ -5,8 +5,12 @@ With `--json`, standard output is exactly one JSON object. All other output goes
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
+import os
+import stat
 import sys
 import threading
 import time
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
 
 PROGRESS_DELAY = 2.0
 """Seconds that work must take before its progress is shown."""
+MOST_WIDTH = 10_000
+"""Maximum number of characters of a line of a table."""
 LINE_INTERVAL = 10.0
 """Seconds between two progress lines if standard error is not a terminal."""
 
@@ -63,6 +69,33 @@ class Output:
         """Print rich objects such as tables, trees and panels."""
         for renderable in renderables:
             self.console.print(renderable)
+
+    def show_table(self, table: Table) -> None:
+        """Print a table whose columns with `no_wrap` are never shortened; outside a terminal, none is."""
+        from rich.measure import Measurement
+
+        console = self.console
+        size = Measurement.get(console, console.options.update(max_width=MOST_WIDTH), table)
+        room = console.width if console.is_terminal else MOST_WIDTH
+        table.width = min(size.maximum, max(room, size.minimum))
+        console.print(table)
+
+    def explain_sites(
+        self, names: Mapping[str, Iterable[str]], explanations: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        """Print one line per statistic, or one per meaning if it has another one at another attention site.
+
+        `names` are the statistics shown for each site, `explanations` their meanings for each site.
+        """
+        found: dict[str, dict[str, list[str]]] = {}
+        for site, shown in names.items():
+            for name in shown:
+                if name in explanations[site]:
+                    found.setdefault(name, {}).setdefault(explanations[site][name], []).append(site)
+        for name, meanings in found.items():
+            for meaning, sites in meanings.items():
+                where = f" ({', '.join(sites)})" if len(meanings) > 1 else ""
+                self.print(f"{name}{where}: {meaning}", style="dim")
 
     def explain(self, names: Iterable[str], explanations: Mapping[str, str]) -> None:
         """Print one line per name that has an explanation, as the legend of a table."""
@@ -132,10 +165,41 @@ def json_line(document: dict[str, Any]) -> str:
     return json.dumps(finite(document), ensure_ascii=not is_unicode) + "\n"
 
 
+class _OpenEndedPipe(io.FileIO):
+    """Pipe whose output is discarded once its reader has closed it."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream.fileno(), "w", closefd=False)
+        self.stream = stream  # the stream would close the descriptor when it is no longer used
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except (BrokenPipeError, ConnectionResetError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())  # child processes that share the descriptor can also continue
+            os.close(nowhere)
+            return len(data)
+
+
+def discard_unread_output() -> None:
+    """Let a command finish its work without output if the reader of its output ends, as `head` does."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # not a stream of the system
+            mode = os.fstat(stream.fileno()).st_mode
+            if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+                stream.flush()
+                raw = io.BufferedWriter(_OpenEndedPipe(stream))
+                wrapped = io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=True)
+                setattr(sys, name, wrapped)
+
+
 class DelayedProgress:
     """Context manager that shows progress on standard error once work takes longer than `PROGRESS_DELAY`.
 
-    A terminal shows one bar per name. Otherwise one line is printed every `LINE_INTERVAL` seconds.
+    A terminal shows one bar per name. Otherwise one line is printed per name, and every `LINE_INTERVAL`
+    seconds.
     """
 
     def __init__(self, name: str, *, delay: float | None = None, in_bytes: bool = False) -> None:
@@ -144,6 +208,7 @@ class DelayedProgress:
         self._counts: dict[str, tuple[int, int]] = {}
         self._latest = name
         self._next_line = 0.0
+        self._printed = ""
         self._bars: Progress | None = None
         self._lock = threading.Lock()
         # A thread of its own: the first call may come long after the delay.
@@ -154,6 +219,13 @@ class DelayedProgress:
         with self._lock:
             self._counts[name] = (done, total)
             self._latest = name
+            if self._timer.finished.is_set():
+                self._draw()
+
+    def stage(self, name: str) -> None:
+        """Show only `name`, for a stage of the work that has no count."""
+        with self._lock:
+            self._counts, self._latest = {name: (0, 0)}, name
             if self._timer.finished.is_set():
                 self._draw()
 
@@ -193,14 +265,14 @@ class DelayedProgress:
 
     def _print_line(self) -> None:
         now = time.monotonic()
-        if now < self._next_line:
+        if now < self._next_line and self._latest == self._printed:
             return
-        self._next_line = now + LINE_INTERVAL
+        self._next_line, self._printed = now + LINE_INTERVAL, self._latest
         done, total = self._counts.get(self._latest, (0, 0))
         if self.in_bytes:
             counts = f": {done / 1e6:.1f}" + (f" of {total / 1e6:.1f}" if total else "") + " MB"
         else:
-            counts = f": {done} of {total}" if total else ""
+            counts = f": {done} of {total}" if total > 1 else ""
         print(f"{self._latest}{counts}", file=sys.stderr, flush=True)
 
     def __enter__(self) -> DelayedProgress:

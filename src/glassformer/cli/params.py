@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.arguments import add_source, resolve_source
+from glassformer.cli.export import show_destinations
 from glassformer.cli.output import Output
 
 if TYPE_CHECKING:
@@ -53,17 +54,18 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     import torch
 
     from glassformer.cost.parameters import longest_batch, measure, training_memory
+    from glassformer.interchange.export import ExportPlan, destinations
     from glassformer.models.closed_form import compare
     from glassformer.runs.experiment import Experiment
     from glassformer.training.precision import DTYPES
 
     experiment = Experiment(resolve_source(arguments))
-    training = experiment.config.training
+    training = experiment.fitted_training()
     batch = longest_batch(experiment.task, training)
     size = measure(
         lambda: experiment.config.model.build(experiment.task.task_type),
         batch,
-        dtype=getattr(torch, DTYPES[training.precision]),
+        dtype=getattr(torch, DTYPES.get(training.precision, "float32")),  # auto: the larger estimate
     )
     terms = stated_terms(experiment)
     comparisons = compare(terms, size.by_module)
@@ -73,6 +75,10 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     output.show(tree(size.total, comparisons))
     output.show(costs(flops, memory, batch, size.tokens))
     output.print(CONVENTION)
+    if (changes := experiment.small_data_note()) is not None:
+        output.print(changes)
+    exports = destinations(ExportPlan(experiment.config.model, experiment.task))
+    show_destinations(exports, output)
     if size.why_not:
         output.print(f"FLOPs and activation memory are unknown: {size.why_not}")
     if not all(comparison.agrees for comparison in comparisons):
@@ -93,6 +99,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         "memory_bytes": memory,
         "batch": {"sequences": len(batch.indices), "tokens": size.tokens},
         "note": size.why_not,
+        "exports": [each.document() for each in exports],
         "measured": None if expected is None else asdict(expected),
         "cluster": None if projection is None else projection[0].dump() | asdict(projection[1]),
     }
@@ -105,7 +112,7 @@ def project_onto(
     from glassformer.cost.cluster import ClusterConfig, project
 
     cluster = validate(ClusterConfig, parse_overrides(options.split(",")))
-    training = experiment.config.training
+    training = experiment.fitted_training()
     floats = training.optimizer.state_floats_per_parameter
     is_averaged = training.ema_decay is not None
     return cluster, project(size, len(batch.indices), cluster, floats, is_averaged=is_averaged)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import signal
 import sys
@@ -16,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from glassformer.cli.arguments import add_run, open_run
 from glassformer.cli.output import DelayedProgress, Output, json_line
-from glassformer.core.errors import shorten, user_error
+from glassformer.core.errors import UserError, shorten, user_error
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -35,10 +36,13 @@ MOST_DETAILED = 5
 """Maximum number of inputs that are shown with all details. Each of more inputs takes one line."""
 COMPACT_WIDTH = 100
 ERRORS_SHOWN = 3
+CONFIG_OPTION = re.compile(r"task\.data\.(encoding|columns|header|format)=")
+"""Pattern of config options in hints that are options of this command."""
 
 EXAMPLES = (
     'glassformer predict runs/arithmetic-1 "4 + -11" "3 - 8"',
     "glassformer predict runs/classification-1 --file in.csv --out out.csv",
+    "glassformer predict runs/classification-1 --file in.csv --columns input=[title,body] --out out.csv",
     "glassformer predict runs/classification-1 - < texts.txt",
 )
 
@@ -56,7 +60,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     out_help = "write the rows of --file with their predictions to OUT: .csv, .tsv or .jsonl"
     add("--out", type=Path, metavar="OUT", help=out_help)
-    columns_help = "column of --file with the input, such as input=text or input=1 (default: as in training)"
+    columns_help = (
+        "column of --file with the input: input=text, or input=1 counted from 0; input=[title,body] joins"
+        " several (default: as in training)"
+    )
     add("--columns", metavar="input=NAME", help=columns_help)
     formats = ("csv", "csv-comma", "csv-semicolon", "tsv", "jsonl", "json", "text")
     add("--format", choices=formats, help="format of --file (default: by its ending)")
@@ -66,6 +73,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--prefix", default="", metavar="TEXT", help="with --out: text before the names of added columns")
     add("--keep-going", action="store_true", help="exit with 0 even if some inputs have no prediction")
     add("--beam", type=int, help="decode by beam search with N beams, and print all N outputs")
+    add(
+        "--engine",
+        metavar="NAME",
+        help="engine that decodes: glassformer or ctranslate2 (default: the run's)",
+    )
     add("--steps", action="store_true", help="print each output token with its probability on its own line")
     add(
         "--why",
@@ -76,10 +88,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     _check(arguments)
-    model = open_run(arguments)
+    model = open_run(arguments, arguments.engine)
+    if not model.folder.environment().get("imported", {}).get("has_head", True):
+        print(
+            "WARNING: this imported model has no output head: its predictions mean nothing", file=sys.stderr
+        )
     if arguments.out is not None:
-        return _write_file(model, arguments, output)
-    with _Report(arguments, output) as report:
+        with _own_options(arguments.columns):
+            return _write_file(model, arguments, output)
+    with _own_options(arguments.columns), _Report(arguments, output, model) as report:
         try:
             if arguments.file is None:
                 _predict_inputs(model, arguments, report)
@@ -147,7 +164,7 @@ def _reading(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _parse_columns(text: str | None) -> Any:
-    """Parse `input=NAME`, `input=1` or `{input: [title, body]}` to the columns of the input."""
+    """Parse `input=NAME`, `input=[title,body]` or `{input: [title, body]}` to the columns of the input."""
     from glassformer.core.config import parse_overrides
 
     if text is None:
@@ -159,6 +176,21 @@ def _parse_columns(text: str | None) -> Any:
             "expected the column of the input", path="--columns", value=text, hint="--columns input=text"
         )
     return found["input"]
+
+
+@contextmanager
+def _own_options(columns: str | None) -> Iterator[None]:
+    """Make the hints of errors name the options of this command, such as `--encoding`, not config paths."""
+    try:
+        yield
+    except UserError as error:
+        for detail in error.details:
+            detail.hint = CONFIG_OPTION.sub(r"--\1 ", detail.hint)
+            if columns is not None and detail.value == columns.partition("=")[2] and "," in columns:
+                # A column of this name would have been found, so several are meant.
+                detail.value, detail.allowed = None, ()
+                detail.hint = f"--columns input=[{columns.partition('=')[2]}]"
+        raise
 
 
 def _write_file(model: Run, arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
@@ -178,7 +210,7 @@ def _write_file(model: Run, arguments: argparse.Namespace, output: Output) -> di
         return document | _stopped(stop, output)
     for note in found.notes:
         output.print(note)
-    output.print(f"wrote {arguments.out}: {found.rows:,} rows")
+    output.print(f"wrote {arguments.out}: {found.rows:,} row{'s' * (found.rows != 1)}")
     if found.warnings:
         output.print(f"{found.warnings:,} of {found.rows:,} rows have a warning: see the column `warning`")
     _print_failures(found, "line", arguments.keep_going, output)
@@ -192,7 +224,9 @@ def _print_failures(summary: FileSummary, unit: str, keep_going: bool, output: O
     output.exit_code = 0 if keep_going else 2
     lines = [f"{summary.failed:,} of {summary.rows:,} inputs have an error instead of a prediction:"]
     shown = summary.errors[:ERRORS_SHOWN]
-    lines += [f"  {unit} {error['line']}: {shorten(error['error'], 200)}" for error in shown]
+    for error in shown:
+        where = f"{unit} {error['line']}: "  # an error in the file itself already begins with it
+        lines.append(f"  {where}{shorten(error['error'].removeprefix(where), 200)}")
     if summary.failed > ERRORS_SHOWN:
         lines.append(f"  and {summary.failed - ERRORS_SHOWN:,} more")
     if not keep_going:
@@ -242,6 +276,10 @@ def _predict_inputs(model: Run, arguments: argparse.Namespace, report: _Report) 
         for prediction in model.predict(lines, decoding, why=arguments.why):
             number += 1
             report.add(prediction | {"line": number}, is_detailed)
+    if number == 0 and not sys.stdin.isatty():
+        raise user_error(
+            "no input", path="standard input", hint=f"glassformer predict {arguments.run} 'some input'"
+        )
 
 
 def _standard_input() -> Iterator[list[str]]:
@@ -277,7 +315,7 @@ class _Report:
     Predictions are printed as they arrive. With `--json`, a temporary file holds them until the end.
     """
 
-    def __init__(self, arguments: argparse.Namespace, output: Output) -> None:
+    def __init__(self, arguments: argparse.Namespace, output: Output, model: Run) -> None:
         from glassformer.runs.predict_file import FileSummary
 
         self.arguments = arguments
@@ -286,6 +324,8 @@ class _Report:
         self.warnings = 0
         """Number of warnings that were not printed."""
         self.unit = "line"
+        self.digits = getattr(model.task.task_type, "digits", 6)
+        """Number of significant digits of a predicted number."""
         self._stored: IO[str] | None = None
 
     def __enter__(self) -> _Report:
@@ -302,10 +342,10 @@ class _Report:
         if self._stored is not None:
             self._stored.write(json_line(prediction))
         elif is_detailed:
-            _show(prediction, self.arguments.steps, self.output)
+            _show(prediction, self.digits, self.arguments.steps, self.output)
         else:
             self.warnings += bool(prediction["warning"])
-            _show_compactly(prediction, self.output)
+            _show_compactly(prediction, self.digits, self.output)
 
     def finish(self) -> None:
         """Print the JSON object, or without `--json` how many inputs have a warning. Print the errors.
@@ -318,10 +358,14 @@ class _Report:
         elif self.warnings:
             rows = f"{self.warnings:,} of {self.summary.rows:,} inputs"
             print(f"{rows} have a warning, which --json lists", file=sys.stderr, flush=True)
+        if self.unit == "input" and self.summary.rows == 1 and self.summary.failed:
+            # The line or the JSON object above has the error of the only input.
+            self.output.exit_code = 0 if self.arguments.keep_going else 2
+            return
         _print_failures(self.summary, self.unit, self.arguments.keep_going, self.output)
 
 
-def _show_compactly(prediction: dict[str, Any], output: Output) -> None:
+def _show_compactly(prediction: dict[str, Any], digits: int, output: Output) -> None:
     """Print a prediction on one line. Only a terminal gets a long input shortened."""
     width = COMPACT_WIDTH if sys.stdout.isatty() else len(prediction["input"]) + 1
     text = shorten(prediction["input"], width)
@@ -329,24 +373,25 @@ def _show_compactly(prediction: dict[str, Any], output: Output) -> None:
         output.print(f"{text}  →  error: {prediction['error']}")
         return
     best, *others = prediction["candidates"]
-    outputs = "  |  ".join(shorten(_text(each["output"]), width) for each in (best, *others))
+    outputs = "  |  ".join(shorten(_text(each["output"], digits), width) for each in (best, *others))
     output.print(f"{text}  →  {outputs}{_probability(best)}")
 
 
-def _text(output: Any) -> str:
-    return f"{output:.6g}" if isinstance(output, float) else str(output)
+def _text(output: Any, digits: int) -> str:
+    return f"{output:.{digits}g}" if isinstance(output, float) else str(output)
 
 
 def _probability(candidate: dict[str, Any]) -> str:
     return "" if candidate["probability"] is None else f"   (p = {candidate['probability']:.4f})"
 
 
-def _show(prediction: dict[str, Any], shows_steps: bool, output: Output) -> None:
+def _show(prediction: dict[str, Any], digits: int, shows_steps: bool, output: Output) -> None:
     if prediction["error"]:
         output.print(f"{prediction['input']}  →  error: {prediction['error']}")
         return
     for candidate in prediction["candidates"]:
-        output.print(f"{prediction['input']}  →  {_text(candidate['output'])}{_probability(candidate)}")
+        shown = _text(candidate["output"], digits)
+        output.print(f"{prediction['input']}  →  {shown}{_probability(candidate)}")
         steps = candidate["steps"]
         if shows_steps:
             for step in steps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.core.errors import user_error
-    from glassformer.runs.folder import RunFolder, list_runs
+    from glassformer.runs.folder import RunFolder, list_run_groups, list_runs
 
     if arguments.action not in ACTIONS:
         raise user_error("unknown action", path="runs", value=arguments.action, allowed=ACTIONS)
     if arguments.action == "list":
-        return _list(list_runs(arguments.runs), arguments.runs, output)
+        groups = list_run_groups(arguments.runs)
+        document = _list(list_runs(arguments.runs), arguments.runs, output, is_empty=not groups)
+        return {**document, "groups": _list_groups(groups, output)}
     folders = [RunFolder.open(path) for path in arguments.paths]
     if not folders:
         raise user_error(
@@ -46,13 +49,43 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     return {"removed": [str(folder.path) for folder in folders]}
 
 
-def _list(folders: list[Any], where: Path, output: Output) -> dict[str, Any]:
-    from rich.table import Table
+def _list_groups(groups: dict[Path, list[Any]], output: Output) -> list[dict[str, Any]]:
+    """Print one row per sweep or study, with its number of runs and its best value."""
+    from rich.table import Column, Table
+
+    table = Table(Column("sweep or study", no_wrap=True), "runs", "finished", "metric", "best")
+    rows = []
+    for path, folders in groups.items():
+        finished = sum((folder.path / "results.json").is_file() for folder in folders)
+        metric, value = _best_of_sweep(path / "results.json")
+        rows.append(
+            {"path": str(path), "runs": len(folders), "finished": finished, "metric": metric, "best": value}
+        )
+        number = "" if value is None else f"{value:.4f}"
+        table.add_row(str(path), str(len(folders)), str(finished), metric or "", number)
+    if rows:
+        output.show_table(table)
+        inner = next(iter(groups)) / "runs"
+        output.print(f"their runs: glassformer runs --runs {inner}, or glassformer studio --runs {inner}")
+    return rows
+
+
+def _best_of_sweep(path: Path) -> tuple[str | None, float | None]:
+    """Return the metric of a sweep and its best value; None if there are no results, or of a study."""
+    try:
+        results = json.loads(path.read_bytes())
+        return str(results["metric"]), float(results["best"]["value"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None, None
+
+
+def _list(folders: list[Any], where: Path, output: Output, *, is_empty: bool) -> dict[str, Any]:
+    from rich.table import Column, Table
 
     from glassformer.core.errors import UserError
     from glassformer.runs.folder import Status
 
-    table = Table("run", "status", "step", "ended by", "metric", "value")
+    table = Table(Column("run", no_wrap=True), "status", "step", "ended by", "metric", "value")
     rows = []
     for folder in folders:
         try:
@@ -72,7 +105,7 @@ def _list(folders: list[Any], where: Path, output: Output) -> dict[str, Any]:
                 "ended_because": results.get("ended_because"),
             }
         )
-        of = f"/{status.total_steps}" if status.total_steps else ""
+        of = f"/{status.total_steps}" if status.total_steps and status.total_steps >= status.step else ""
         number = "" if value is None else f"{value:.4f}"
         table.add_row(
             str(folder.path),
@@ -83,8 +116,8 @@ def _list(folders: list[Any], where: Path, output: Output) -> dict[str, Any]:
             number,
         )
     if rows:
-        output.show(table)
-    else:
+        output.show_table(table)
+    elif is_empty:
         output.print(f"no runs in {where}; start one: glassformer train reversal")
     return {"runs": rows}
 
@@ -97,7 +130,7 @@ def _primary_metric(results: dict[str, Any]) -> tuple[str | None, float | None]:
 
 
 def _compare(folders: list[Any], output: Output) -> dict[str, Any]:
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from glassformer.core.config import flatten
 
@@ -105,15 +138,22 @@ def _compare(folders: list[Any], output: Output) -> dict[str, Any]:
     trees = [
         flatten({"config": folder.config(), "results": _numbers(folder.results())}) for folder in folders
     ]
-    table = Table("", *names)
+    table = Table("", *(Column(name, min_width=len(name)) for name in names))
     rows = {}
     for path in dict.fromkeys(path for tree in trees for path in tree):
         values = [tree.get(path) for tree in trees]
         if len(folders) == 1 or any(value != values[0] for value in values[1:]):
             rows[path] = dict(zip(names, values, strict=True))
-            table.add_row(path, *("" if value is None else str(value) for value in values))
-    output.show(table)
+            table.add_row(path, *(_cell(path, value) for value in values))
+    output.show_table(table)
     return {"differences": rows}
+
+
+def _cell(path: str, value: Any) -> str:
+    """Return a value as text; a measured number has four digits, and an option all of them."""
+    if isinstance(value, float) and path.startswith("results."):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return "" if value is None else str(value)
 
 
 def _numbers(results: dict[str, Any]) -> dict[str, Any]:

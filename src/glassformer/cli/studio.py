@@ -45,8 +45,8 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
         ) from None
     import secrets
 
-    from glassformer.studio.gate import Admission
-    from glassformer.studio.server import Server
+    from glassformer.studio.app import Server
+    from glassformer.web.gate import Admission
 
     load_plugins(arguments)
     admission = Admission(secrets.token_urlsafe(32), arguments.host)

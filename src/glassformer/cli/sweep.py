@@ -135,6 +135,8 @@ def _show(document: dict[str, Any], folder: Path, output: Output) -> None:
     output.show(shown_table)
     for note in (*table_notes(document), *failure_notes(document)):
         output.print(note)
+    for warning in document["warnings"]:
+        output.print(warning, style="bold red")
     best = document["best"]
     if output.exit_code:
         output.print("stopped; run the same command again to continue")

@@ -6,7 +6,14 @@ import argparse
 import math
 from typing import TYPE_CHECKING, Any
 
-from glassformer.cli.arguments import add_decoding, add_input, add_run, open_run, parse_decoding
+from glassformer.cli.arguments import (
+    add_decoding,
+    add_input,
+    add_run,
+    open_run,
+    parse_decoding,
+    print_warning,
+)
 from glassformer.cli.output import Output
 from glassformer.core.errors import shorten, user_error
 
@@ -46,6 +53,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         )
     document = {"run": str(arguments.run), "checkpoint": model.checkpoint, **traced.document()}
     _show(traced, output)
+    print_warning(traced.warning, output)
     if arguments.lens:
         lens = model.logit_lens(text, arguments.alternatives)
         document["logit_lens"] = lens.document()
@@ -66,7 +74,7 @@ def _show(traced: Trace, output: Output) -> None:
         probability = "" if step.probability is None else f"{step.probability:.4f}"
         output.print(f"{step.step:>4}  {step.chosen:<{TOKEN_WIDTH}} {probability}   {likely}")
     nodes = traced.nodes or []
-    if len(nodes) == len(traced.steps):  # a single path: the steps above show all of it
+    if not nodes or len(nodes) == len(traced.steps):  # a single path: the steps above show all of it
         return
     if len(nodes) > MOST_NODES_SHOWN:
         output.print(f"{len(nodes):,} nodes; --json prints all of them")

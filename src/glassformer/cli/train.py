@@ -24,6 +24,7 @@ EXAMPLES = (
     "glassformer train reversal task.length=16 model.position.kind=learned",
     "glassformer train classification task.data.train=mine.tsv",
     "glassformer train reversal --run runs/mine --resume  # continue this run, or start it",
+    "glassformer train --run runs/mine --resume training.max_steps=5000  # train this run for longer",
 )
 
 
@@ -49,6 +50,8 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
     if "RANK" in os.environ:  # PyTorch's C++ code would log warnings in each of the processes
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     load_plugins(arguments)
+    if arguments.run is not None and arguments.resume:
+        _use_run_as_source(arguments)
     if arguments.presets or arguments.source is None:
         return _list_presets(arguments, output)
     if arguments.processes != 1 or arguments.max_restarts:
@@ -88,6 +91,19 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
         return None
     finally:
         process_group.leave()
+
+
+def _use_run_as_source(arguments: argparse.Namespace) -> None:
+    """Make the run of --run the SOURCE of a command with --resume that names no SOURCE."""
+    is_option = arguments.source is not None and "=" in arguments.source
+    if arguments.source is not None and not is_option:
+        return
+    from glassformer.runs.folder import RunFolder
+
+    path = RunFolder.open(arguments.run).path
+    if is_option:  # argparse took the first PATH=VALUE for SOURCE
+        arguments.overrides = [arguments.source, *arguments.overrides]
+    arguments.source = os.path.join(os.curdir, path)
 
 
 def _fail(
@@ -165,10 +181,10 @@ def _show(results: dict[str, Any], output: Output) -> None:
             output.print(f"  {line}")
         return
     output.print(show_metric(results), style="bold")
-    for warning in results["warnings"]:
-        output.print(warning, style="bold red")
     for line in closing_lines(results):
         output.print(line)
+    for warning in results["warnings"]:
+        output.print(warning, style="bold red")
     output.print(
         f"{results['steps']:,} steps in {results['seconds']:.1f} s, {results['parameters']:,} parameters"
     )
@@ -178,7 +194,8 @@ def _show(results: dict[str, Any], output: Output) -> None:
 
 
 def _list_presets(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.runs.experiment import preset_text, presets
+    from glassformer.runs.commands import preset_sentence
+    from glassformer.runs.experiment import presets
 
     if not arguments.presets:
         raise user_error(
@@ -187,11 +204,7 @@ def _list_presets(arguments: argparse.Namespace, output: Output) -> dict[str, An
             allowed=presets(),
             hint="glassformer train reversal",
         )
-    heads = {name: _first_comment(preset_text(name)) for name in presets()}
-    for name, head in heads.items():
-        output.print(f"{name:<24}{head}")
-    return {"presets": heads}
-
-
-def _first_comment(text: str) -> str:
-    return text.splitlines()[0].lstrip("# ").strip() if text.startswith("#") else ""
+    sentences = {name: preset_sentence(name) for name in presets()}
+    for name, sentence in sentences.items():
+        output.print(f"{name:<24}{sentence}")
+    return {"presets": sentences}

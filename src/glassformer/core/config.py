@@ -10,24 +10,37 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from glassformer.core.errors import ErrorDetail, UserError, shorten, user_error
+from glassformer.core.errors import (
+    ErrorDetail,
+    UserError,
+    near_match,
+    shorten,
+    suggest_path,
+    user_error,
+)
 from glassformer.core.system import read_regular_file
 
 MAX_CONFIG_BYTES = 1 << 20
+MAX_SUGGESTED_VALUE = 60
+"""Maximum number of characters of a value that the hint of an error repeats."""
 MAX_CONFIG_DEPTH = 24
 """Maximum nesting depth of a config file. A hostile file would keep PyYAML busy for seconds."""
 
 Tree = dict[str, Any]
+
+OPTION_PATH = re.compile(r"[a-z_0-9]*[a-z][a-z_0-9]*(?:\.[a-z_0-9]+)*")
+"""Pattern that matches the dotted path of an option."""
 
 EXAMPLES = {
     "int": "use a whole number, such as 4",
@@ -68,7 +81,7 @@ class Node(BaseModel):
         for key in data:
             if key not in cls.model_fields:
                 raise UnknownOption(
-                    "unknown option", path=str(key), value=key, allowed=list(cls.model_fields)
+                    "unknown option", path=str(key), value=key, allowed=sorted(cls.model_fields)
                 )
         return cls.fill_kinds(data)
 
@@ -118,17 +131,17 @@ def validate(node: type[NodeType], tree: Tree) -> NodeType:
     try:
         return node.model_validate(tree)
     except ValidationError as error:
-        raise UserError(*_details(error, set(_paths(node, tree)))) from None
+        raise UserError(*_details(error, set(_paths(node, tree)), tree)) from None
 
 
-def _details(error: ValidationError, paths: set[str]) -> list[ErrorDetail]:
+def _details(error: ValidationError, paths: set[str], tree: Tree) -> list[ErrorDetail]:
     details = []
     for item in error.errors():
         path = ".".join(str(part) for part in item["loc"])
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, ErrorDetail):
             detail = replace(cause, path=".".join(part for part in (path, cause.path) if part))
-            if isinstance(cause, UnknownOption) and (hint := _renamed_or_elsewhere(detail.path, paths)):
+            if isinstance(cause, UnknownOption) and (hint := _meant_option(detail, paths, tree)):
                 # No value: a similar name would be suggested instead of the hint.
                 detail = replace(detail, value=None, hint=hint)
             elif isinstance(cause, UnknownOption):
@@ -155,8 +168,9 @@ def _paths(node: type[Node], tree: Mapping[str, Any], prefix: str = "") -> Itera
         options = given if isinstance(given, Mapping) else {}
         default = field.get_default(call_default_factory=True)
         section = type(default) if isinstance(default, Node) else None
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Node):
-            section = field.annotation.chosen(options) or section
+        for annotation in (field.annotation, *get_args(field.annotation)):  # a section may be optional
+            if isinstance(annotation, type) and issubclass(annotation, Node):
+                section = annotation.chosen(options) or section
         if section is not None:
             yield from _paths(section, options, f"{prefix}{key}.")
 
@@ -171,15 +185,25 @@ def renamed_options() -> dict[str, str]:
     return dict(json.loads(text))
 
 
-def _renamed_or_elsewhere(path: str, paths: set[str]) -> str:
-    """Return a hint for an unknown option: its new name, or a path that ends with its name; else ''."""
+def _meant_option(detail: ErrorDetail, paths: set[str], tree: Tree) -> str:
+    """Return a hint for an unknown option: its new name, or an option of another section; else ''."""
+    path = detail.path
     if path in renamed_options():
         return f"use the new name, {renamed_options()[path]}"
-    name = path.rpartition(".")[2]
-    same = [other for other in paths if other.rpartition(".")[2] == name]
-    longer = [other for other in paths if other.endswith(f"_{name}")]
-    nearest = min(same or longer, key=lambda other: (other.count("."), len(other), other), default="")
-    return f"{nearest}=VALUE" if nearest else ""
+    value: Any = tree
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    given = path
+    while isinstance(value, Mapping) and value:  # `data` may hold the option `data.train`
+        key, value = next(iter(value.items()))
+        given = f"{given}.{key}"
+    meant = suggest_path(given, paths)
+    section = path.rpartition(".")[0]
+    near = near_match(detail.value, detail.allowed)
+    if meant is None or (near is not None and meant == ".".join(part for part in (section, near) if part)):
+        return ""  # a name of the same section is suggested by itself
+    text = format_value(value) if isinstance(value, str | int | float | None) else "VALUE"
+    return f"{meant}={text if len(text) <= MAX_SUGGESTED_VALUE else 'VALUE'}"
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -259,9 +283,13 @@ _StrictDumper.yaml_implicit_resolvers = {
 }
 
 
-def dump_yaml(tree: Tree) -> str:
-    """Return a nested dict as YAML text that `parse_yaml` reads back as the same dict."""
-    return yaml.dump(tree, Dumper=_StrictDumper, sort_keys=False, allow_unicode=True)
+def dump_yaml(tree: Tree, *, wraps: bool = True) -> str:
+    """Return a nested dict as YAML text that `parse_yaml` reads back as the same dict.
+
+    Without `wraps`, a long text stays on one line.
+    """
+    width = None if wraps else sys.maxsize
+    return yaml.dump(tree, Dumper=_StrictDumper, sort_keys=False, allow_unicode=True, width=width)
 
 
 def parse_yaml(text: str, location: str) -> Any:
@@ -325,18 +353,29 @@ def parse_overrides(overrides: Iterable[str] | Mapping[str, Any]) -> Tree:
     if isinstance(overrides, Mapping):
         return unflatten(overrides)
     flat: Tree = {}
-    for override in overrides:
+    words = list(overrides)
+    for index, override in enumerate(words):
         path, equals, text = override.partition("=")
         path = path.strip()
         if not equals or not all(path.split(".")):
-            message, hint = "this is not of the form PATH=VALUE", "write it like model.num_layers=2"
-            raise user_error(message, value=override, hint=hint)
+            hint = _meant_override(override, words[index + 1 :])
+            raise user_error("this is not of the form PATH=VALUE", value=override, hint=hint)
         if not text.strip():
             raise user_error("no value after '='", path=path, hint=f"add a value; {path}=null means none")
         if path in flat:
             raise user_error("this option is set twice", path=path, hint="set it once")
         flat[path] = parse_yaml(text, path)
     return unflatten(flat)
+
+
+def _meant_override(word: str, following: Sequence[str]) -> str:
+    """Return a hint for a word that is not of the form PATH=VALUE: a data file, or a path without a value."""
+    if "/" in word or "\\" in word or os.path.isfile(word):
+        return f"task.data.train={word}"
+    if not OPTION_PATH.fullmatch(word):
+        return "write it like model.num_layers=2"
+    value = following[0] if following and "=" not in following[0] else "VALUE"
+    return f"{word}={value}"
 
 
 def format_value(value: Any) -> str:

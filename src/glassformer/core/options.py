@@ -14,7 +14,7 @@ import annotated_types
 from pydantic.fields import FieldInfo
 
 from glassformer.core.config import Node
-from glassformer.core.errors import UserError, user_error
+from glassformer.core.errors import OTHER_NAMES, UserError, suggest_path, user_error
 from glassformer.core.registry import Kind, kinds
 
 NodeClass: TypeAlias = type[Node]
@@ -280,7 +280,7 @@ def find_options(root: OptionEntry, query: str) -> list[Match]:
     """Return the options that a query names. Raise a UserError with near matches if there are none.
 
     A query is a path (`model.position`), the end of a path (`position.base`, `dropout`), a choice
-    (`model.position.kind=rotary`), or the name of a kind (`rotary`).
+    (`model.position.kind=rotary`), the name of a kind (`rotary`), or its usual name elsewhere (`rope`, `lr`).
     """
     path, _, name = (part.strip().removesuffix(".kind") for part in query.partition("="))
     every = list(_matches(root, ()))
@@ -292,6 +292,10 @@ def find_options(root: OptionEntry, query: str) -> list[Match]:
         found = found or [
             match for match in every if (match.kind or match.entry.path) == path or _ends(match, path)
         ]
+    own_name = OTHER_NAMES.get(path.rpartition(".")[2].lower())
+    if not found and own_name:
+        meant = suggest_path(path, [match.entry.path for match in every])
+        return find_options(root, meant or own_name)
     if not found:
         raise _unknown(query, path, name, every)
     return _merged(found)
@@ -344,5 +348,9 @@ def _unknown(query: str, path: str, name: str, every: list[Match]) -> UserError:
     ends = [path.rpartition(".")[2] for path in paths]
     known = dict.fromkeys([*ends, *(match.kind for match in every if match.kind is not None), *paths])
     parent = next((other for other in paths if path.startswith(f"{other}.")), "")
-    hint = f"glassformer options {parent}".strip()
-    return user_error("no option or kind has this name", value=path, allowed=list(known), hint=hint)
+    meant = suggest_path(path, paths) if parent else ""
+    hint = f"glassformer options {meant or parent}".strip()
+    message = "no option or kind has this name"
+    if meant:
+        return user_error(message, value=path, hint=hint)
+    return user_error(message, value=path, allowed=list(known), hint=hint)

@@ -35,9 +35,9 @@ class Vocabulary:
 
     def encode(self, symbols: Iterable[str]) -> list[int]:
         ids = []
-        for position, symbol in enumerate(symbols, start=1):
+        for position, symbol in enumerate(symbols):
             if symbol not in self.ids:
-                message = f"unknown symbol at position {position}"
+                message = f"unknown symbol at position {position} (counted from 0)"
                 raise ErrorDetail(message, value=symbol, allowed=self.symbols, hint="check the input")
             ids.append(self.ids[symbol])
         return ids
@@ -253,7 +253,12 @@ class Batch:
 
     def to(self, device: torch.device) -> Self:
         inputs = {name: None if x is None else x.to(device) for name, x in self.inputs.items()}
-        return replace(self, inputs=inputs, targets=self.targets.to(device))
+        targets = self.targets.float() if self._is_too_wide_for(device) else self.targets
+        return replace(self, inputs=inputs, targets=targets.to(device))
+
+    def _is_too_wide_for(self, device: torch.device) -> bool:
+        """Return True for float64 targets and a device without float64. `RegressionHead` checks the range."""
+        return device.type == "mps" and self.targets.dtype == torch.float64
 
     def target_count(self) -> int:
         """Return the number of target tokens, not counting padding."""
@@ -293,7 +298,7 @@ def collate_sequence_classification(examples: Examples, indices: np.ndarray) -> 
     taken = examples.take(indices)
     tokens_BL, attention_mask_BL = pad(taken.inputs)
     targets_B = np.asarray(taken.targets)
-    targets_B = targets_B.astype(np.float32 if targets_B.dtype.kind == "f" else np.int64)
+    targets_B = targets_B.astype(np.float64 if targets_B.dtype.kind == "f" else np.int64)
     return Batch({"tokens": tokens_BL, "mask": attention_mask_BL}, torch.from_numpy(targets_B), indices)
 
 

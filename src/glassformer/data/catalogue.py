@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gzip
 import hashlib
 import http.client
 import os
+import tarfile
 import tomllib
 import urllib.error
+import urllib.parse
 import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from glassformer import __version__
 from glassformer.core.errors import user_error
@@ -37,7 +40,13 @@ class CatalogueFile:
     size: int
     sha256: str
     address: str = ""
-    """URL; `.gz` and `.zip` are unpacked after the download. Empty if the file must be made by hand."""
+    """URL; `.gz`, `.tgz`, `.zip` and `.whl` are unpacked. Empty if the file must be made by hand."""
+    member: str = ""
+    """Path inside the archive. Empty: the member whose name is that of the file, in any folder."""
+    start: int = 0
+    """Offset of the file inside the member, in bytes, for members that contain several files."""
+    archive_sha256: str = ""
+    """Checksum of the archive, which is verified before the archive is opened. Empty: not verified."""
 
 
 @dataclass(frozen=True)
@@ -238,13 +247,45 @@ def _is_missing(path: Path, file: CatalogueFile) -> bool:
 def _fetch_files(address: str, files: list[CatalogueFile], folder: Path, progress: Progress) -> list[Path]:
     """Download one URL and unpack its files; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / (address.rpartition("/")[2] + ".part")
+    part = folder / (_file_name(address) + ".part")
     _download(address, part, progress)
     try:
+        _check_archive(part, address, files[0].archive_sha256)
         return [_unpack(part, address, file, folder / file.path) for file in files]
     finally:
         # The download is complete: resuming it could not repair it.
         part.unlink(missing_ok=True)
+
+
+def _file_name(address: str) -> str:
+    return urllib.parse.urlsplit(address).path.rpartition("/")[2]
+
+
+def public_address(address: str) -> str:
+    """Return a URL without the user name and the password that it may contain, for messages."""
+    parts = urllib.parse.urlsplit(address)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def open_address(address: str, headers: Mapping[str, str]) -> Any:
+    """Open a URL for reading. The user name and the password in it are sent as a header."""
+    parts = urllib.parse.urlsplit(address)
+    sent = {"User-Agent": f"glassformer/{__version__}", **headers}
+    request = urllib.request.Request(public_address(address), headers=sent)
+    if parts.username is not None:
+        login = ":".join(urllib.parse.unquote(part or "") for part in (parts.username, parts.password))
+        # Not for the target of a redirection, which may be another host.
+        request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
+    return urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
+
+
+def _check_archive(part: Path, address: str, sha256: str) -> None:
+    if sha256 and file_sha256(part) != sha256:
+        raise user_error(
+            f"rejected: its SHA-256 is not {sha256[:16]}…",
+            path=public_address(address),
+            hint="fetch it again; if the error repeats, the publisher has changed the file",
+        )
 
 
 def _download(address: str, part: Path, progress: Progress) -> None:
@@ -259,24 +300,20 @@ def _download(address: str, part: Path, progress: Progress) -> None:
             if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and part.exists():
                 return  # the part file is complete; its checksum is verified later
             message = f"the server replied {error.code} {error.reason}"
-            raise user_error(message, path=address, hint="try again later") from None
+            raise user_error(message, path=public_address(address), hint="try again later") from None
         except urllib.error.URLError as error:
             cause = str(error.reason)
         except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
             cause = str(error) or type(error).__name__
     received = f" after {part.stat().st_size:,} bytes" if part.exists() else ""
     hint = "check the network; the same command resumes the download"
-    raise user_error(f"download failed{received}: {cause}", path=address, hint=hint)
+    raise user_error(f"download failed{received}: {cause}", path=public_address(address), hint=hint)
 
 
 def _continue_download(address: str, part: Path, progress: Progress) -> bool:
     """Download the bytes that the file `part` still lacks; return True if none are missing afterwards."""
     start = part.stat().st_size if part.exists() else 0
-    headers = {"User-Agent": f"glassformer/{__version__}"}
-    if start:
-        headers["Range"] = f"bytes={start}-"
-    request = urllib.request.Request(address, headers=headers)
-    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
+    with open_address(address, {"Range": f"bytes={start}-"} if start else {}) as response:
         if response.status != http.HTTPStatus.PARTIAL_CONTENT:
             start = 0
         length = response.headers.get("Content-Length")
@@ -294,7 +331,8 @@ def _unpack(part: Path, address: str, file: CatalogueFile, target: Path) -> Path
     try:
         with atomic_path(target) as new:
             with _opened(part, address, file) as source, new.open("wb") as stream:
-                while (block := source.read(BLOCK_BYTES)) and stream.tell() <= file.size:
+                _skip(source, file.start)
+                while block := source.read(min(BLOCK_BYTES, file.size - stream.tell())):
                     digest.update(block)
                     stream.write(block)
                 stream.flush()
@@ -302,26 +340,44 @@ def _unpack(part: Path, address: str, file: CatalogueFile, target: Path) -> Path
             if digest.hexdigest() != file.sha256:
                 raise user_error(
                     f"rejected: its SHA-256 is {digest.hexdigest()[:16]}…, not {file.sha256[:16]}…",
-                    path=f"{target.name} from {address}",
+                    path=f"{target.name} from {public_address(address)}",
                     hint="fetch it again; if the error repeats, the publisher has changed the file",
                 )
-    except (KeyError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError):
+    except (KeyError, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError):
         raise user_error(
-            "rejected: not a valid archive with this file", path=address, hint="fetch it again"
+            "rejected: not a valid archive with this file",
+            path=public_address(address),
+            hint="fetch it again",
         ) from None
     return target
 
 
+def _skip(source: IO[bytes] | gzip.GzipFile, count: int) -> None:
+    while count and (block := source.read(min(BLOCK_BYTES, count))):
+        count -= len(block)
+
+
 @contextlib.contextmanager
 def _opened(part: Path, address: str, file: CatalogueFile) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    if address.endswith(".zip"):
-        with zipfile.ZipFile(part) as archive:
-            names = {name.rpartition("/")[2]: name for name in archive.namelist()}
-            with archive.open(names[file.path]) as stream:
-                yield stream
-    elif address.endswith(".gz") and not file.path.endswith(".gz"):
+    name = _file_name(address)
+    if name.endswith((".zip", ".whl")):
+        with zipfile.ZipFile(part) as archive, archive.open(_member(file, archive.namelist())) as stream:
+            yield stream
+    elif name.endswith(".tgz"):
+        with tarfile.open(part) as package:
+            member = package.extractfile(_member(file, package.getnames()))
+            if member is None:
+                raise KeyError(file.path)
+            with member:
+                yield member
+    elif name.endswith(".gz") and not file.path.endswith(".gz"):
         with gzip.open(part) as stream:
             yield stream
     else:
         with part.open("rb") as stream:
             yield stream
+
+
+def _member(file: CatalogueFile, names: Sequence[str]) -> str:
+    """Return the name of the archive's member that contains the file."""
+    return file.member or {name.rpartition("/")[2]: name for name in names}[file.path]

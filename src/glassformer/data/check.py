@@ -11,7 +11,6 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
 from functools import partial
 from itertools import groupby, islice, repeat
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.core.errors import UserError, near_match, user_error
+from glassformer.core.errors import UserError, user_error
 from glassformer.data.columns import (
     LABEL_ROLES,
     PAIR_ROLES,
@@ -29,8 +28,6 @@ from glassformer.data.columns import (
     Column,
     ColumnSpec,
     Reference,
-    is_number,
-    looks_like_labels,
 )
 from glassformer.data.findings import (
     ClassCount,
@@ -44,17 +41,14 @@ from glassformer.data.findings import (
     excerpt,
 )
 from glassformer.data.formats import AlignedLines, ClassFolder, Record, Stream
+from glassformer.data.labels import MAX_LABELS, are_real_values, find_doubts
 from glassformer.data.readers import ENDINGS, DataConfig, Source, file_ending
+from glassformer.data.roles import as_shown, is_number, looks_like_labels
 from glassformer.data.scan import ScannedFile, scan
-from glassformer.data.splits import are_too_many, check_split
+from glassformer.data.splits import are_too_many, check_split, same_number
+from glassformer.data.text_files import MAX_BAD_LINES, TextFile
 
 BATCH_ROWS = 8192
-MAX_LABELS = 1000
-LABEL_SIMILARITY = 0.8
-"""Similarity ratio (`difflib`) from which a rare label may be a typo of a frequent one.
-
-The ratio is 0.93 for postive and positive, and 0.75 for negative and positive.
-"""
 
 Progress = Callable[[int, int], None]
 """Callback that receives the number of bytes checked so far, and the total number of bytes."""
@@ -165,6 +159,8 @@ class _Check:
         self._done, self._phase_end, self._total = 0.0, 0.0, 0
 
     def run(self, corpora: Sequence[Corpus]) -> Report:
+        if (encoding := self._other_encoding(corpora)) is not None:
+            return Report([], self.findings.in_order(), [], encoding=encoding)
         readers = [_Reader(corpus) for corpus in corpora]
         opened = [
             {
@@ -178,7 +174,20 @@ class _Check:
             self._check_corpus(reader.corpus, splits, reader.has_classes)
         summaries = [scanned.summary for scanned in self.scanned.values()]
         source = readers[0].source(self.has_values) if len(readers) == 1 else ""
-        return Report(summaries, self.findings.in_order(), self.leaks, self.classes, source)
+        is_latin = self.findings.count("invalid-utf8") > MAX_BAD_LINES
+        found = self.findings.in_order()
+        return Report(summaries, found, self.leaks, self.classes, source, "latin-1" if is_latin else "")
+
+    def _other_encoding(self, corpora: Sequence[Corpus]) -> str | None:
+        """Report a file that begins as UTF-16 or UTF-32. Every further finding would be about its bytes."""
+        for corpus in corpora:
+            for path in (path for paths in corpus.splits.values() for path in paths):
+                encoding = TextFile(path, "", corpus.encoding).marked_encoding()
+                if encoding is not None:
+                    detail = f"it begins like {encoding.upper()}"
+                    self.findings.add_one("invalid-utf8", Location(str(path), 1, 0, detail=detail))
+                    return encoding
+        return None
 
     def _open(self, reader: _Reader, split: str, source: Source) -> Stream:
         config, reference = reader.corpus.config(split, source), reader.reference_for(split, source)
@@ -187,13 +196,15 @@ class _Check:
 
     def _on_finding(self, issue: Issue) -> None:
         """Record an issue, unless it was already recorded when the same file was read before."""
-        kind, path, line, error, shown, unit = issue
+        kind, path, line, error, shown, unit, _ = issue
         is_explained = kind == "no-example" and self.findings.has_error
         if is_explained or line <= self._reported.get((path, kind, unit), 0):
             return
         self._reported[path, kind, unit] = line
         byte = self.scanned[path].offset(line) if unit == "line" else None
         detail = "" if error is None or kind in ("empty-file", "no-example") else error.details[0].message
+        if error is not None and kind == "other-layout" and error.details[0].hint:
+            detail += f"; {error.details[0].hint}"
         self.findings.add_one(kind, Location(str(path), line, byte, excerpt(shown), detail))
 
     def _on_read(self, size: int) -> None:
@@ -215,10 +226,10 @@ class _Check:
                     file, summary, self.findings, has_long_lines=stream.has_long_lines
                 )
         self._end_phase()
+        summary = self.scanned[stream.sources[0].path].summary
+        summary.notes = list(stream.notes)
         if stream.layout() is not None:
-            summary = self.scanned[stream.sources[0].path].summary
-            summary.read_as, summary.notes = stream.read_as, list(stream.notes)
-            summary.columns = column_uses(stream)
+            summary.read_as, summary.columns = stream.read_as, column_uses(stream)
 
     def _check_corpus(
         self, corpus: Corpus, splits: Mapping[str, Sequence[Stream]], has_classes: bool | None
@@ -247,9 +258,9 @@ class _Check:
         for split, other in (("test", "train"), ("validation", "train"), ("test", "validation")):
             if split in ledgers and other in ledgers:
                 self._find_overlap(ledgers[split], ledgers[other], corpus.part, unit)
+        self._check_split(corpus, splits.get("train", ()))
         if has_labels and has_classes is not False:
             self._check_labels(ledgers, corpus, is_certain=bool(has_classes))
-        self._check_split(corpus, splits.get("train", ()))
 
     def _check_split(self, corpus: Corpus, streams: Sequence[Stream]) -> None:
         """Report too few training examples to split off each validation or test set that has no file."""
@@ -277,6 +288,9 @@ class _Check:
 
     def _examine(self, batch: Batch, ledger: Ledger, has_labels: bool, scope: str) -> None:
         words = np.array([[len(text.split()) for text in column] for column in batch.columns])
+        files = {batch.stream.locate(batch.numbers[0], column)[0].path for column in range(len(words))}
+        for path in files:
+            self.scanned[path].summary.examples += len(batch.numbers)
         for column, counts in enumerate(words[:1] if has_labels else words):
             self._count_words(batch, column, int(counts.sum()), int(counts.max()))
         empty = (words == 0).sum(0)
@@ -353,28 +367,33 @@ class _Check:
         self.findings.add_all(kind, np.nonzero(is_found)[0].tolist(), locate, scope)
 
     def _check_labels(self, ledgers: Mapping[str, Ledger], corpus: Corpus, *, is_certain: bool) -> None:
-        """Count the classes. Report labels that may be typos, and labels that do not occur in train."""
+        """Count the classes. Report doubtful labels, and labels that do not occur in train."""
         counts = Counter[str]()
         for ledger in ledgers.values():
             counts.update({label: len(rows) for label, rows in ledger.labels.items()})
-        self.has_values = are_real_values(counts)
+        is_rare = all(map(is_number, counts)) and 2 * len(counts) > counts.total()
+        self.has_values = are_real_values(counts) or (is_rare and corpus.roles is None)
         if len(counts) > MAX_LABELS or self.has_values:
             return
         for ledger in ledgers.values():
             self.classes += ledger.class_counts(corpus.part)
         known = ledgers["train"].labels if "train" in ledgers else counts
-        # Numbers may be values to predict instead of classes, if no task is known.
-        is_certain = is_certain and (corpus.roles is not None or not all(map(is_number, known)))
-        refused = {split: is_certain and ledger.is_other(known) for split, ledger in ledgers.items()}
         is_folder = "folder" in map(corpus.format_of, corpus.splits)
+        can_be_read = not is_folder and not self.findings.has_error
+        if is_certain and can_be_read and "train" in ledgers and len(known) == 1:
+            label, locate = next(iter(known)), ledgers["train"].locations
+            self.findings.add_all("one-label", [0], partial(locate, details=[repr(label)]), "train")
+        refused = {split: is_certain and ledger.is_other(known) for split, ledger in ledgers.items()}
+        doubts = {} if is_folder else find_doubts(counts)
         for label in sorted(counts, key=lambda label: (counts[label], label)):
-            intended = None if is_folder else _intended_label(label, counts)
             for split, ledger in ledgers.items():
                 rows, scope = ledger.labels.get(label, ()), join_scope(corpus.part, split)
                 if label not in known and refused[split]:
-                    kind, detail = "other-labels", repr(label)
-                elif intended is not None:
-                    kind, detail = "label-typo", f"{label!r}: {intended!r}?"
+                    same = same_number(label, known)
+                    also = "" if same is None else f": train has {same!r}"
+                    kind, detail = "other-labels", f"{label!r}{also}"
+                elif label in doubts:
+                    kind, detail = doubts[label].kind, doubts[label].detail
                 elif label not in known:
                     kind, detail = "new-label", repr(label)
                 else:
@@ -450,14 +469,7 @@ def _guess_roles(config: DataConfig) -> Mapping[str, str]:
     first = stream.first_row()
     if isinstance(first, dict) and not config.columns:
         columns = ColumnSpec({"input": None, "target": None}, LABEL_ROLES)
-        if columns.name_in("input", first) is None:
-            raise user_error(
-                "no column has a known name for the input",
-                path=stream.location(1),
-                allowed=list(first),
-                hint="--columns '{input: NAME, target: NAME}'",
-            )
-        if columns.name_in("target", first) is None:
+        if columns.name_in("target", first) is None and columns.name_in("input", first) is not None:
             return TEXT_ROLES
     if isinstance(first, list) and len(first) == 1:
         return TEXT_ROLES
@@ -512,16 +524,6 @@ def _running_lines(stream: Stream) -> Iterator[Record]:
             number += 1
     if held:
         yield Record({"input": held}, number)
-
-
-def as_shown(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return " ".join(map(as_shown, value))
-    if isinstance(value, dict):
-        return json.dumps(value, ensure_ascii=False)
-    return "" if value is None else str(value)
 
 
 @dataclass
@@ -579,7 +581,7 @@ class Ledger:
         if has_labels:
             for number, label in enumerate(columns[1], start=len(self)):
                 if len(self.labels) <= MAX_LABELS:
-                    self.labels.setdefault(label, array("q")).append(number)
+                    self.labels.setdefault(label.strip(), array("q")).append(number)
         if rows and _position(self.scanned, batch.stream, batch.numbers[rows[0]])[2] is None:
             self.excerpts.update((len(self) + n, excerpt(text)) for n, text in enumerate(columns[0]))
         self.inputs.extend(map(hash, columns[0]))
@@ -626,31 +628,5 @@ def _first_rows(keys: array[int], among: array[int] | None = None) -> np.ndarray
     return np.where(values[nearest] == wanted, first[nearest], -1)
 
 
-def are_real_values(labels: Iterable[str]) -> bool:
-    """Return True if all labels are numbers, and not all are whole. Whole numbers may be classes."""
-    return all(map(is_number, labels)) and not all(float(label).is_integer() for label in labels)
-
-
-def _intended_label(label: str, counts: Mapping[str, int]) -> str | None:
-    """Return the more frequent label of which this label is probably a misspelling, or None."""
-    more = {other: count for other, count in counts.items() if count > counts[label] and other != label}
-    same = [other for other in more if _plain(other) == _plain(label)]
-    if same:
-        return max(same, key=lambda other: more[other])
-    if is_number(label):
-        return None
-    # A label seen once or twice is compared with labels 3 times as frequent, others with 20 times.
-    times = 3 if counts[label] <= 2 else 20
-    frequent = [other for other, count in more.items() if count >= times * counts[label]]
-    near = near_match(label, frequent)
-    if near is None or SequenceMatcher(None, label.casefold(), near.casefold()).ratio() < LABEL_SIMILARITY:
-        return None
-    return near
-
-
 def join_scope(part: str, split: str) -> str:
     return f"{part} {split}" if part else split
-
-
-def _plain(label: str) -> str:
-    return " ".join(label.split()).casefold()

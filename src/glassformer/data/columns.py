@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 from glassformer.core.errors import UserError, shorten, user_error
+from glassformer.data.roles import (
+    CLASSIFIER_NAMES,
+    MIN_CONTENT_ROWS,
+    USUAL_NAMES,
+    Choice,
+    ColumnContents,
+    candidates,
+    choose_roles,
+    column_contents,
+    is_number,
+    text_columns,
+)
 
 Column = str | int
 """Name of a column, or its number from 0."""
 Columns = Mapping[str, tuple[Column, ...] | None]
 """Columns of each role, such as `input` and `target`; None if they are to be detected."""
-
-USUAL_NAMES = {
-    "input": ("input", "text", "sentence", "review", "source", "inp_expression"),
-    "target": ("target", "label", "class", "sentiment", "out_expression"),
-}
-"""Column names to try for each role, if none is requested and the task's own name is absent."""
 
 LABEL_ROLES = {"input": "text", "target": "label"}
 """Roles of a task with one label per text, each with its default column name."""
@@ -30,8 +37,6 @@ TEXT_ROLES = {"input": "text"}
 
 SAMPLE_ROWS = 1000
 """Number of rows below the first that decide which columns are labels, and whether there is a header."""
-MIN_CONTENT_ROWS = 8
-"""Minimum number of rows whose contents show which columns are labels. Fewer may repeat by chance."""
 SEPARATOR = " | "
 """Default text between the columns that are joined into one input. It can be typed in one line."""
 TRAINING = "task.data"
@@ -40,7 +45,7 @@ MAX_NAMES = 8
 """Maximum number of ignored columns that a description lists."""
 HEADER_ROWS = 20
 """Minimum number of rows that show that the first line has another label than all of them."""
-DELIMITER_NAMES = {"tab": "tabs", "comma": "commas", "semicolon": "semicolons"}
+DELIMITER_NAMES = {"tab": "tabs", "comma": "commas", "semicolon": "semicolons", "pipe": "pipes (|)"}
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ class TableLayout:
     """Number of columns of a table or of a JSON list; 0 for JSON objects."""
     has_header: bool = False
     delimiter: str = ""
-    """Delimiter of a table: `tab`, `comma` or `semicolon`; empty for JSON."""
+    """Delimiter of a table: `tab`, `comma`, `semicolon` or `pipe`; empty for JSON."""
     separator: str = SEPARATOR
     """Text between the columns that are joined into one input."""
     first: tuple[str, ...] = ()
@@ -66,6 +71,8 @@ class TableLayout:
     """Columns that are ignored although they contain texts."""
     unnamed: tuple[str, ...] = ()
     """Roles whose usual names the header does not have, so that their columns were chosen by contents."""
+    candidates: Mapping[str, Mapping[Column, str]] = field(default_factory=dict)
+    """Columns that may have a role, with an example of each, for the roles with more than one candidate."""
 
     @property
     def ignored(self) -> list[Column]:
@@ -115,7 +122,28 @@ class TableLayout:
         """Return a `task.data.columns` value that adds ignored text columns to the input; empty if none."""
         if not self.more_text:
             return ""
-        wanted = {**self.columns, "input": (*self.columns["input"], *self.more_text)}
+        return self._columns_option({"input": (*self.columns["input"], *self.more_text)})
+
+    def warnings(self) -> list[str]:
+        """Return a warning for each role that another column may have, with the option that chooses it."""
+        return [self._warning(role, examples) for role, examples in self.candidates.items()]
+
+    def _warning(self, role: str, examples: Mapping[Column, str]) -> str:
+        shown = ", ".join(f"{self.name(column)} (such as {text!r})" for column, text in examples.items())
+        chosen = self.columns[role][0]
+        other = next(column for column in examples if column != chosen)
+        option = options_hint(TRAINING, columns=f"'{self._columns_option({role: (other,)})}'")
+        choices = f"{self.name(chosen)} is used; to use {self.name(other)}: {option}"
+        if role == "input" and self.more_text:
+            choices += f"; to join all texts: {options_hint(TRAINING, columns=repr(self.option()))}"
+        return f"{len(examples)} columns may be the {role}: {shown}; {choices}"
+
+    def chosen_columns(self) -> str:
+        """Return the `task.data.columns` value that requests the columns that are used."""
+        return self._columns_option({})
+
+    def _columns_option(self, changed: Mapping[str, tuple[Column, ...]]) -> str:
+        wanted = {**self.columns, **changed}
         return format_columns({role: self._by_name(columns) for role, columns in wanted.items()})
 
     def _by_name(self, columns: Sequence[Column]) -> list[Column]:
@@ -150,10 +178,19 @@ class TableLayout:
 def format_columns(columns: Mapping[str, Sequence[Column]]) -> str:
     """Return columns in the form of `task.data.columns`, such as `{input: [1, 2], target: 0}`."""
     parts = (
-        f"{role}: {each[0]}" if len(each) == 1 else f"{role}: [{', '.join(map(str, each))}]"
+        f"{role}: {_yaml(each[0])}" if len(each) == 1 else f"{role}: [{', '.join(map(_yaml, each))}]"
         for role, each in columns.items()
     )
     return f"{{{', '.join(parts)}}}"
+
+
+def _yaml(column: Column) -> str:
+    """Return a column as YAML: a name in quotes, if it would not be read as text without them."""
+    if isinstance(column, int) or re.fullmatch(
+        r"(?!(y|n|yes|no|on|off|true|false|null)$)[^\W\d][\w-]*", column, re.I
+    ):
+        return str(column)
+    return json.dumps(column, ensure_ascii=False)
 
 
 def options_hint(setting: str, **options: str) -> str:
@@ -220,7 +257,8 @@ class ColumnSpec:
         )
 
     def usual_names(self, role: str) -> tuple[str, ...]:
-        return (self.default_names[role].casefold(), *USUAL_NAMES.get(role, ()))
+        names = CLASSIFIER_NAMES if self.expects_labels else USUAL_NAMES
+        return (self.default_names[role].casefold(), *names.get(role, ()))
 
     def name_in(self, role: str, present: Iterable[str]) -> str | None:
         """Return the name in `present` for a role: the task's default name or a usual one; None if absent."""
@@ -229,19 +267,59 @@ class ColumnSpec:
             plain.setdefault(name.strip().casefold(), name)
         return next((plain[name] for name in self.usual_names(role) if name in plain), None)
 
-    def object_layout(self, row: object, path: str) -> TableLayout:
-        """Return the layout of JSON rows, detected from `row`, the first of them."""
+    def object_layout(self, row: object, path: str, rows: Iterable[object] = ()) -> TableLayout:
+        """Return the layout of JSON rows. `row` is the first of them, `rows` are the first `SAMPLE_ROWS`."""
         reference = self.reference
         width = len(row) if isinstance(row, list) else 0
         names = tuple(row) if isinstance(row, dict) else ()
         if reference is not None:
             columns = self._columns_of_reference(reference, row, path)
-        else:
-            columns = {
-                role: ((self.name_in(role, names) or self.default_names[role]),) if each is None else each
+            return TableLayout(columns, names, width, separator=self.separator)
+        if not names:
+            columns = {role: each or (self.default_names[role],) for role, each in self.requested.items()}
+            return TableLayout(columns, names, width, separator=self.separator)
+        chosen: dict[str, Choice] = {}
+        contents: list[ColumnContents] = []
+        if self.expects_labels and not self.is_requested:
+            contents = column_contents([each for each in rows if isinstance(each, dict)], names)
+            requested = {
+                role: [names.index(column) for column in each if column in names]
                 for role, each in self.requested.items()
+                if each is not None
             }
-        return TableLayout(columns, names, width, separator=self.separator)
+            chosen = choose_roles(names, contents, requested)
+        columns = {}
+        for role, each in self.requested.items():
+            if role in chosen:
+                name = names[chosen[role].column] if chosen[role].is_named else None
+            else:
+                name = self.name_in(role, names)
+            found = each if each is not None else None if name is None else (name,)
+            if found is None:
+                raise self._no_usual_name(role, names, chosen, path)
+            columns[role] = found
+        examples = {
+            role: {names[int(column)]: text for column, text in each.items()}
+            for role, each in candidates(chosen, contents).items()
+        }
+        return TableLayout(columns, names, width, separator=self.separator, candidates=examples)
+
+    def _no_usual_name(
+        self, role: str, names: Sequence[str], chosen: Mapping[str, Choice], path: str
+    ) -> UserError:
+        """Return an error with an option that requests columns, filled in as far as they are known."""
+        known = {
+            each: columns or ((names[chosen[each].column],) if each in chosen else ("NAME",))
+            for each, columns in self.requested.items()
+        }
+        free = [name for name in names if (name,) not in known.values()]
+        if len(free) == 1 and list(known.values()).count(("NAME",)) == 1:
+            known = {each: (free[0],) if columns == ("NAME",) else columns for each, columns in known.items()}
+        listed = shorten(", ".join(names), 80)
+        hint = options_hint(self.setting, columns=f"'{format_columns(known)}'")
+        return user_error(
+            f"no column has a usual name for the {role}; its columns are: {listed}", path=path, hint=hint
+        )
 
     def _columns_of_reference(
         self, reference: Reference, row: object, path: str
@@ -288,7 +366,8 @@ class ColumnSpec:
     def _is_partly_named(self, first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
         """Return True if the first line names a role and none of its fields occurs below: `title,body,label`.
 
-        Two columns may be a pair of words, such as `text, texte`. They are a header only if labels repeat.
+        Two columns may be a pair of words, such as `text, texte`. They are a header only if labels repeat or
+        are numbers.
         """
         roles = [role for role in self.requested if self.name_in(role, first) is not None]
         if not roles or len(self.requested) < 2 or not rows:
@@ -297,7 +376,9 @@ class ColumnSpec:
         if any(name in values for name, values in zip(first, below, strict=True)):
             return False
         has_labels = self.expects_labels and any(len(values) <= len(rows) // 2 for values in below)
-        return has_labels or ("target" in roles and len(first) > 2)
+        is_enough = len(rows) >= MIN_CONTENT_ROWS
+        has_numbers = self.expects_labels and is_enough and _is_word_above_numbers(first, rows[:HEADER_ROWS])
+        return has_labels or has_numbers or ("target" in roles and len(first) > 2)
 
     def is_named_in(self, first: Sequence[str]) -> bool:
         """Return True if a line contains the column name of each role that is not requested by number."""
@@ -328,9 +409,20 @@ class ColumnSpec:
     ) -> TableLayout:
         """Return the layout of a table whose first line is `first`. `others` are the lines below it."""
         rows = [row for row in islice(others, SAMPLE_ROWS) if len(row) == len(first)]
+        contents = column_contents(
+            rows if len(rows) >= MIN_CONTENT_ROWS else [first, *rows], range(len(first))
+        )
+        chosen: dict[str, Choice] = {}
         if self.reference is None:
             has_header = self.has_header(first, rows)
-            columns = self._detect(first, rows, has_header, path)
+            requested = {
+                role: tuple(self._position(role, column, first, has_header, path) for column in columns)
+                for role, columns in self.requested.items()
+                if columns is not None
+            }
+            if self.expects_labels:
+                chosen = choose_roles(first if has_header else (), contents, requested)
+            columns = self._detect(first, requested, chosen, has_header, path)
         else:
             columns = self._fit(self.reference, first, rows, path)
             has_header = bool(self.reference.layout.names) if self.header is None else self.header
@@ -341,56 +433,55 @@ class ColumnSpec:
         if not has_header:
             found = replace(found, hint=self._hint(found, rows))
         elif self.header is None and self.reference is None:
-            found = replace(found, unnamed=self._unnamed(first))
+            found = replace(found, unnamed=self._unnamed(first, chosen))
         if self.expects_labels:
-            found = replace(found, more_text=_text_columns(found.ignored, rows))
+            more_text = text_columns(map(int, found.ignored), contents)
+            found = replace(found, more_text=tuple(more_text), candidates=candidates(chosen, contents))
         return found
 
     def _detect(
-        self, first: Sequence[str], rows: Sequence[Sequence[str]], has_header: bool, path: str
+        self,
+        first: Sequence[str],
+        requested: Mapping[str, tuple[int, ...]],
+        chosen: Mapping[str, Choice],
+        has_header: bool,
+        path: str,
     ) -> dict[str, tuple[Column, ...]]:
         """Return the columns of each role in a training file.
 
-        The first that applies decides: the user's request, names in the header, contents, order of columns.
+        The first that applies decides: the user's request, names and contents, order of columns.
         """
-        found: dict[str, tuple[Column, ...]] = {}
-        for role, requested in self.requested.items():
-            name = self.name_in(role, first) if has_header else None
-            columns = (name,) if requested is None and name is not None else requested
-            if columns is not None:
-                found[role] = tuple(
-                    self._position(role, column, first, has_header, path) for column in columns
-                )
-        if not found and self.expects_labels and len(self.requested) == 2:
-            found = _columns_by_content(rows if has_header else [first, *rows])
+        found: dict[str, tuple[Column, ...]] = dict(requested)
+        for role in self.requested:
+            name = self.name_in(role, first) if has_header and not self.expects_labels else None
+            if role in chosen and chosen[role].is_named:
+                name = first[chosen[role].column]
+            if role in found:
+                continue
+            if name is not None:
+                found[role] = (self._position(role, name, first, has_header, path),)
+            elif role in chosen:
+                found[role] = (chosen[role].column,)
         for number, role in enumerate(self.requested):
             if role not in found:
-                # A column with fitting contents, the column with the role's number, or the first free one.
+                # The column with the role's number, or the first free one.
                 taken = {column for columns in found.values() for column in columns}
-                fitting = self._fitting(role, set(range(len(first))) - taken, rows) if has_header else []
                 free = next(
-                    (index for index in (*fitting, number, *range(len(first))) if index not in taken),
-                    len(first),
+                    (index for index in (number, *range(len(first))) if index not in taken), len(first)
                 )
                 found[role] = (self._position(role, free, first, has_header, path),)
         return {role: found[role] for role in self.requested}
 
-    def _fitting(self, role: str, free: Iterable[int], rows: Sequence[Sequence[str]]) -> list[int]:
-        """Return the free columns whose contents fit a role: texts for the input, labels for the target."""
-        if not self.expects_labels or not rows:
-            return []
-        if role == "input":
-            return [int(column) for column in _text_columns(sorted(free), rows)]
-        values = {number: [row[number] for row in rows] for number in sorted(free)}
-        labels = [number for number in values if looks_like_labels(values[number])]
-        return [number for number in labels if not _are_row_numbers(values[number])]
+    def _unnamed(self, header: Sequence[str], chosen: Mapping[str, Choice]) -> tuple[str, ...]:
+        """Return the roles that are not requested, and whose columns were not found by usual names."""
 
-    def _unnamed(self, header: Sequence[str]) -> tuple[str, ...]:
-        """Return the roles that are not requested and whose usual names the header does not have."""
+        def is_named(role: str) -> bool:
+            if self.expects_labels:
+                return role in chosen and chosen[role].is_named
+            return self.name_in(role, header) is not None
+
         return tuple(
-            role
-            for role, columns in self.requested.items()
-            if columns is None and self.name_in(role, header) is None
+            role for role, columns in self.requested.items() if columns is None and not is_named(role)
         )
 
     def _fit(
@@ -436,12 +527,22 @@ class ColumnSpec:
                 raise user_error(message, path=path, hint=hint)
             if column not in first:
                 raise missing_column(column, first, path)
+            if list(first).count(column) > 1:
+                raise self._repeated(role, column, first, path)
             return list(first).index(column)
         if not 0 <= column < len(first):
             message = f"no column {column}: the first line has {count(len(first), 'column')}, numbered from 0"
             hint = f"task.data.columns={{{role}: {len(first) - 1}}}, or another task.data.format"
             raise user_error(message, path=path, hint=hint)
         return column
+
+    def _repeated(self, role: str, name: str, header: Sequence[str], path: str) -> UserError:
+        """Return an error: several columns have the name that decides a role."""
+        numbers = [number for number, each in enumerate(header) if each == name]
+        options = options_hint(self.setting, columns=f"'{{{role}: {numbers[0]}}}'", header="true")
+        listed = " and ".join(map(str, numbers))
+        message = f"{len(numbers)} columns have the name {name!r}: {listed}, numbered from 0"
+        return user_error(message, path=path, hint=f"rename one of them, or choose by number: {options}")
 
     def _hint(self, layout: TableLayout, rows: Sequence[Sequence[str]]) -> str:
         """Return advice for a first line that looks like a header but is read as an example, or ""."""
@@ -477,7 +578,7 @@ def _is_word_above_numbers(first: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 def looks_like_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Return True if no field of `first` occurs below, and one is a usual name or a word above numbers."""
-    usual = {name for names in USUAL_NAMES.values() for name in names}
+    usual = {name for table in (USUAL_NAMES, CLASSIFIER_NAMES) for names in table.values() for name in names}
     recurs = any(word in below for word, *below in zip(first, *rows, strict=True))
     is_named = any(word.strip().casefold() in usual for word in first)
     return not recurs and (is_named or _is_word_above_numbers(first, rows))
@@ -499,43 +600,6 @@ def looks_like_example(
     )
 
 
-def _columns_by_content(rows: Sequence[Sequence[str]]) -> dict[str, tuple[Column, ...]]:
-    """Return the first column of texts as input, and the first column of labels as target; {} if unclear."""
-    if len(rows) < MIN_CONTENT_ROWS:
-        return {}
-    columns = list(zip(*rows, strict=True))
-    labels = [number for number, column in enumerate(columns) if looks_like_labels(column)]
-    texts = [number for number in range(len(columns)) if number not in labels]
-    if len(labels) > 1:
-        labels = [number for number in labels if not _are_row_numbers(columns[number])]
-    labels = [number for number in labels if len(set(columns[number]) - {""}) > 1]
-    return {"input": (texts[0],), "target": (labels[0],)} if texts and labels else {}
-
-
-def _are_row_numbers(values: Sequence[str]) -> bool:
-    return len(set(values)) == len(values) and all(value.strip().isdecimal() for value in values)
-
-
-def _text_columns(columns: Iterable[Column], rows: Sequence[Sequence[str]]) -> tuple[Column, ...]:
-    """Return those columns that contain texts: on average three words or more, and not labels."""
-    found = []
-    for column in columns:
-        values = [row[int(column)] for row in rows]
-        words = sum(len(value.split()) for value in values)
-        if words >= 3 * len(values) > 0 and not looks_like_labels(values):
-            found.append(column)
-    return tuple(found)
-
-
-def looks_like_labels(values: Sequence[str]) -> bool:
-    """Return True if all values are numbers, or all are short and few are distinct. Ignores empty values."""
-    distinct = set(values) - {""}
-    if all(map(is_number, distinct)):
-        return True
-    is_short = all(len(value) <= 40 and len(value.split()) <= 3 for value in distinct)
-    return is_short and len(distinct) <= max(2, len(values) // 3)
-
-
 def join_columns(values: Sequence[Any], separator: str) -> Any:
     """Return the values of one role as one value: texts joined by the separator, lists as one list."""
     if len(values) == 1:
@@ -547,14 +611,6 @@ def join_columns(values: Sequence[Any], separator: str) -> Any:
             return value  # not a text: the task reports it
     texts = list(map(str, values))
     return separator.join(texts) if any(map(str.strip, texts)) else ""
-
-
-def is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def describe_row(row: object) -> str:
@@ -569,72 +625,3 @@ def missing_column(name: str, present: Sequence[str], path: str) -> UserError:
 
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
-Delimiter = Literal["comma", "semicolon"]
-DELIMITERS: dict[Delimiter, str] = {"comma": ",", "semicolon": ";"}
-DELIMITER_LINES = 100
-"""Number of lines at the beginning of a file from which the delimiter is detected."""
-DELIMITER_CHARACTERS = 1 << 20
-
-csv.field_size_limit(1 << 30)  # the default rejects long sequences
-
-
-def find_delimiter(lines: Iterator[str], columns: ColumnSpec, *, path: str, option: str) -> Delimiter:
-    """Return the delimiter of a CSV file, detected from its first lines; raise UserError if it is ambiguous.
-
-    A first line `sep=;` declares the delimiter. A header with the expected names decides it. Otherwise it is
-    the delimiter that splits all lines into the same number of columns, at least as many as the task needs.
-    Commas or semicolons inside texts would vary in number. The error advises the user to set `option`.
-    """
-    sample = list(_beginning(lines))
-    for name, sign in DELIMITERS.items():
-        if sample and sample[0] == f"sep={sign}":
-            return name
-    is_whole = next(lines, None) is None
-    tables = {name: _rows(sample, sign, is_whole) for name, sign in DELIMITERS.items()}
-    named = [name for name, rows in tables.items() if rows and columns.is_named_in(rows[0])]
-    if len(named) == 1:
-        return named[0]
-    widths = {name: _width(rows) for name, rows in tables.items()}
-    is_comma = widths["comma"] >= columns.min_columns
-    is_semicolon = widths["semicolon"] >= max(2, columns.min_columns)
-    if is_comma and is_semicolon:
-        both = ", ".join(f"{count(widths[name], 'column')} by {sign!r}" for name, sign in DELIMITERS.items())
-        message = f"the delimiter is ambiguous: the first lines can be read both ways, {both}"
-        raise user_error(message, path=path, hint=f"use {option}csv-comma or {option}csv-semicolon")
-    return "semicolon" if is_semicolon else "comma"
-
-
-def is_declaration(line: int, fields: Sequence[str]) -> bool:
-    """Return True for the line `sep=;`, with which some programs declare the delimiter."""
-    return line == 1 and list(fields) == ["sep=", ""]
-
-
-def _beginning(lines: Iterator[str]) -> Iterator[str]:
-    characters = 0
-    for line in islice(lines, DELIMITER_LINES):
-        yield line
-        characters += len(line)
-        if characters > DELIMITER_CHARACTERS:
-            return
-
-
-def _rows(lines: Sequence[str], sign: str, is_whole: bool) -> list[list[str]]:
-    """Parse sample lines as CSV; return [] if they are invalid. An incomplete last row is left out."""
-    reader = csv.reader((line + "\n" for line in lines), delimiter=sign, strict=True)
-    rows = []
-    try:
-        for fields in reader:
-            if fields:
-                rows.append(fields)
-    except csv.Error:
-        if is_whole or reader.line_num < len(lines):
-            return []
-    return rows
-
-
-def _width(rows: Sequence[Sequence[str]]) -> int:
-    """Return the number of columns that all rows have; 0 if they differ."""
-    widths = {len(row) for row in rows}
-    return widths.pop() if len(widths) == 1 else 0

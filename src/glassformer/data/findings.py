@@ -56,6 +56,8 @@ class Issue(NamedTuple):
     """Text from which the excerpt in the report is cut."""
     unit: str = "line"
     """Unit of `line`: a line, or a row of a JSON document."""
+    row: Any = None
+    """Fields of the row as far as they were read, or a JSON value; None if nothing could be read."""
 
 
 OnFinding = Callable[[Issue], None]
@@ -98,6 +100,8 @@ class FileSummary:
     split: str
     bytes: int = 0
     lines: int = 0
+    examples: int = 0
+    """Number of examples; 0 for a running text."""
     words: int = 0
     longest: int = 0
     """Number of words of the longest text."""
@@ -161,6 +165,8 @@ class Report:
     """Number of examples per class and split, the most frequent class of each split first."""
     source: str = ""
     """Preset and options that fit files without a task, such as `classification`; else empty."""
+    encoding: str = ""
+    """Encoding that the files probably have instead of UTF-8; else empty."""
 
     @property
     def passed(self) -> bool:
@@ -204,6 +210,9 @@ class Findings:
 
     def add_one(self, kind: str, location: Location) -> None:
         self.add(kind, [0], lambda _: location)
+
+    def count(self, kind: str) -> int:
+        return self._found[kind].count if kind in self._found else 0
 
     @property
     def has_error(self) -> bool:

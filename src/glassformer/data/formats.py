@@ -18,20 +18,23 @@ from typing import Any, NamedTuple
 
 from glassformer.core.errors import UserError, user_error
 from glassformer.data.columns import (
-    DELIMITERS,
     TRAINING,
     ColumnSpec,
-    Delimiter,
     LayoutMismatch,
     TableLayout,
     count,
-    find_delimiter,
-    is_declaration,
     join_columns,
     options_hint,
 )
+from glassformer.data.delimiters import DELIMITERS, Delimiter, find_delimiter, is_declaration
 from glassformer.data.text_files import BLOCK_CHARACTERS, TextFile
 
+LONG_CELL_LINES = 5
+"""Number of lines from which a quoted cell is suspicious if most of its lines look like rows."""
+VERY_LONG_CELL_LINES = 100
+"""Number of lines above which every quoted cell is suspicious."""
+MAX_CELLS_NOTED = 3
+"""Maximum number of suspicious cells that training warns of."""
 MORE_DATA = "add more data, or name one file per split"
 
 
@@ -76,7 +79,7 @@ class Stream:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentence on how a table or JSON rows are read, and a warning if the first line may be a header."""
+        """Sentence on how a table or JSON rows are read, and warnings about its header and its columns."""
         from glassformer.data.catalogue import short_name  # the catalogue is slow to read
 
         layout = self.layout()
@@ -84,14 +87,16 @@ class Stream:
             return ()
         name = short_name(self.sources[0].path)
         notes = [f"{name} is read {layout.describe()}"]
-        if layout.more_text:
+        notes += [f"WARNING: {name}: {warning}" for warning in layout.warnings()]
+        if layout.more_text and "input" not in layout.candidates:
             option = options_hint(TRAINING, columns=f"'{layout.option()}'")
             notes.append(f"{name}: to read all texts as one input: {option}")
         if layout.hint:
             notes.append(f"WARNING: {name}: the first line is read as an example; {layout.hint}")
         if layout.unnamed:
             chosen = " and ".join(f"the {role}" for role in layout.unnamed)
-            advice = f"{layout.columns_hint()}; if the first line is an example: task.data.header=false"
+            option = options_hint(TRAINING, columns=f"'{layout.chosen_columns()}'")
+            advice = f"{option} (as now); if the first line is an example: task.data.header=false"
             notes.append(f"WARNING: {name}: the header does not name {chosen}; to choose: {advice}")
         return tuple(notes)
 
@@ -132,9 +137,11 @@ class Stream:
             message = "too few different examples to split"
             self.report("too-few", 1, user_error(message, path=self.name, hint=MORE_DATA))
 
-    def report(self, kind: str, number: int, error: UserError | None = None, shown: str = "") -> None:
+    def report(
+        self, kind: str, number: int, error: UserError | None = None, shown: str = "", row: Any = None
+    ) -> None:
         source, line = self.locate(number)
-        source.report(kind, line, error, shown=shown, unit=self.unit)
+        source.report(kind, line, error, shown=shown, unit=self.unit, row=row)
 
 
 class AlignedLines(Stream):
@@ -222,6 +229,11 @@ class RunningText(Stream):
 Fields = Iterator[tuple[int, list[str]]]
 
 
+def is_blank(fields: Sequence[str]) -> bool:
+    """Return True for a row of several cells that are all empty, as spreadsheets write below a table."""
+    return len(fields) > 1 and not any(map(str.strip, fields))
+
+
 class Table(Stream):
     """Stream of examples from a table. All lines have the same number of fields."""
 
@@ -246,7 +258,7 @@ class Table(Stream):
             if len(fields) != width:
                 message = f"the line has {count(len(fields), 'column')}, but the first line has {width}"
                 error = user_error(message, path=self.location(number), hint=self.hint)
-                self.report("bad-row", number, error, " ".join(fields))
+                self.report("bad-row", number, error, " ".join(fields), fields)
                 continue
             values = {
                 role: join_columns([fields[index] for index in indices], layout.separator)
@@ -270,6 +282,10 @@ class Table(Stream):
                 return None
             if self._layout.hint:
                 self.report("maybe-header", number, shown=" | ".join(first))
+            if self._layout.unnamed:
+                self.report("unnamed-column", number, shown=" | ".join(first))
+            if self._layout.candidates:
+                self.report("several-columns", number, shown=" | ".join(first))
         return self._layout
 
     def delimiter(self) -> str:
@@ -287,20 +303,45 @@ class TabTable(Table):
 
     def fields(self) -> Fields:
         for number, line in enumerate(self.sources[0].lines(), start=1):
-            if line:
-                yield number, line.split("\t")
+            fields = line.split("\t")
+            if line and not is_blank(fields):
+                yield number, fields
             else:
                 self.report("skipped-line", number)
 
 
 class CommaTable(Table):
-    """Stream of examples from a CSV file, with commas or semicolons between columns."""
+    """Stream of examples from a CSV file, with commas, semicolons, tabs or pipes between columns."""
 
     hint = 'write the same number on each line, and "quotes, like these" around texts with delimiters'
 
     def __init__(self, source: TextFile, columns: ColumnSpec, delimiter: Delimiter | None = None) -> None:
         super().__init__(source, columns)
         self.requested_delimiter = delimiter
+        self._long_cells: dict[int, int] = {}
+        """Number of lines of each suspicious quoted cell that was read, by the first line of its row."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        name = self.sources[0].path.name
+        return (
+            *super().notes,
+            *(
+                f"WARNING: {name}, line {number}: one quoted cell spans {lines:,} lines: is a quote unclosed?"
+                for number, lines in islice(sorted(self._long_cells.items()), MAX_CELLS_NOTED)
+            ),
+        )
+
+    def _check_cells(self, number: int, lines: int, fields: Sequence[str]) -> None:
+        """Report a quoted cell that is very long, or most of whose lines look like rows of the table."""
+        if lines < LONG_CELL_LINES:
+            return
+        cell = max(fields, key=lambda field: field.count("\n"))
+        inner, sign = cell.split("\n")[1:-1], DELIMITERS[self.delimiter()]
+        rows = sum(line.count(sign) == len(fields) - 1 for line in inner) if len(fields) > 1 else 0
+        if lines > VERY_LONG_CELL_LINES or 5 * rows >= 4 * len(inner):
+            self._long_cells[number] = lines
+            self.report("long-cell", number, shown=f"{lines:,} lines: {cell}")
 
     def delimiter(self) -> Delimiter:
         if self.requested_delimiter is not None:
@@ -323,9 +364,10 @@ class CommaTable(Table):
         while True:
             try:
                 for fields in reader:
-                    if not fields:
+                    if not fields or is_blank(fields):
                         self.report("skipped-line", number)
                     elif not is_declaration(number, fields):
+                        self._check_cells(number, reader.line_num - number + 1, fields)
                         yield number, fields
                     number = reader.line_num + 1
                 return
@@ -336,6 +378,10 @@ class CommaTable(Table):
                 number = reader.line_num + 1
 
 
+NOT_CLASSES = ("readme", "license", "licence", "copying", "changelog", "citation", "index", "metadata")
+"""Names, without endings and case, of files that are usually not classes."""
+NOT_TEXTS = (".md", ".rst", ".xml", ".json", ".html", ".yaml", ".yml", ".py", ".sh", ".pdf", ".png")
+"""Endings of files that are usually not classes, in a folder of other files or of folders."""
 CLASSES_HINT = "task.data.classes={NAME: FILE OR FOLDER, NAME: FILE OR FOLDER}"
 
 
@@ -367,7 +413,11 @@ class ClassFolder(Stream):
             raise folder.error(message, "choose another task.data.format")
         self.folder = folder
         self.roles = list(roles)
-        found = _named_classes(folder, classes) if classes else _find_classes(folder, len(roles) == 2)
+        entries, self.left_out = _class_entries(folder.path)
+        found = (
+            _named_classes(folder, classes) if classes else _find_classes(folder, entries, len(roles) == 2)
+        )
+        self.left_out = [] if classes else self.left_out
         self.parts = [part for label, path in found for part in _class_files(label, path, folder)]
         self._starts: list[int] = []
         """Number of the first record of each file, for the files that have been read."""
@@ -377,6 +427,13 @@ class ClassFolder(Stream):
     @property
     def name(self) -> str:
         return str(self.folder.path)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        if not self.left_out:
+            return ()
+        names = ", ".join(entry.name for entry in self.left_out)
+        return (f"{self.folder.path.name}: not read as classes: {names}; to read them: {CLASSES_HINT}",)
 
     def records(self) -> Iterator[Record]:
         number = 0
@@ -408,8 +465,23 @@ def _entries(folder: Path) -> list[Path]:
     return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
 
 
-def _find_classes(folder: TextFile, with_labels: bool) -> list[tuple[str, Path]]:
-    entries = _entries(folder.path)
+def _class_entries(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the files or folders that may be classes, and files such as README.txt that are left out.
+
+    Nothing is left out unless two entries remain.
+    """
+    entries = _entries(folder)
+    others = [
+        entry
+        for entry in entries
+        if not entry.is_dir()
+        and (_label(entry).casefold() in NOT_CLASSES or entry.suffix.casefold() in NOT_TEXTS)
+    ]
+    found = [entry for entry in entries if entry not in others]
+    return (found, others) if len(found) >= 2 else (entries, [])
+
+
+def _find_classes(folder: TextFile, entries: Sequence[Path], with_labels: bool) -> list[tuple[str, Path]]:
     if len({entry.is_dir() for entry in entries}) > 1:
         raise folder.error("the folder contains both files and folders", CLASSES_HINT)
     found = [(_label(entry), entry) for entry in entries]
@@ -421,7 +493,13 @@ def _find_classes(folder: TextFile, with_labels: bool) -> list[tuple[str, Path]]
     labels = [label for label, _ in found]
     twice = [label for label in labels if labels.count(label) > 1]
     if twice:
-        raise folder.error(f"two files have the name {twice[0]!r} with different endings", CLASSES_HINT)
+        names = [entry.name for entry in entries]
+        each = ", ".join(
+            f"{Path(name.removesuffix('.gz')).suffix[1:] or name}: {name}" for name in names[:10]
+        )
+        option = f"'task.data.classes={{{each}}}'"
+        command = f"glassformer data check classification task.data.train={folder.path} {option}"
+        raise folder.error(f"two files have the name {twice[0]!r} with different endings", command)
     return found
 
 

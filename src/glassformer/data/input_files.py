@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,7 @@ from glassformer.core.errors import UserError, shorten, user_error
 from glassformer.data.catalogue import locate
 from glassformer.data.columns import (
     HEADER_ROWS,
+    SAMPLE_ROWS,
     SEPARATOR,
     TEXT_ROLES,
     Column,
@@ -26,7 +28,9 @@ from glassformer.data.columns import (
 )
 from glassformer.data.findings import Issue, raise_error
 from glassformer.data.formats import Stream, Table
+from glassformer.data.json_rows import JsonLines
 from glassformer.data.readers import ENDINGS, DataConfig, Format, file_ending
+from glassformer.data.roles import CLASSIFIER_NAMES, column_contents
 from glassformer.data.text_files import TextFile, check_encoding, undecoded
 
 
@@ -38,7 +42,7 @@ class InputRow(NamedTuple):
     input: Any
     """Input of the task: a text, or a JSON list for a task on tokens; None if the row has an error."""
     row: Any
-    """Original row: a list of fields, a JSON value, or the line itself; None if it cannot be read."""
+    """Original row: a list of fields, a JSON value, or the line itself; None if nothing of it can be read."""
     error: str | None = None
 
 
@@ -123,9 +127,15 @@ class InputFile:
 
     def _errors(self) -> list[InputRow]:
         """Return an `InputRow` with an error for each row that could not be read since the last call."""
-        found = [(issue.line, issue.error) for issue in self.issues]
+        found = list(self.issues)
         self.issues.clear()
-        return [InputRow(line, None, None, error.details[0].message) for line, error in found if error]
+        return [
+            InputRow(
+                issue.line, None, issue.row, f"{issue.unit} {issue.line}: {issue.error.details[0].message}"
+            )
+            for issue in found
+            if issue.error
+        ]
 
 
 def _verify(file: TextFile) -> None:
@@ -187,19 +197,51 @@ def _reject_header(stream: Table, first: Sequence[str]) -> None:
 def _ambiguous(problem: str, first: Sequence[str], stream: Table) -> UserError:
     shown = shorten(" | ".join(first), 60)
     names = shorten(", ".join(f"{number}: {name}" for number, name in enumerate(first)), 80)
+    (likely,) = _likely_inputs(first, stream, 1)
     return user_error(
         f"{problem} The first line is {shown!r}",
         path=stream.name,
-        hint=f"name the input's column, such as --columns {first[-1]} (in Python: columns={first[-1]!r}), or "
-        f"its number: {names}; with numbers, set --header true or false (header=)",
+        hint=f"name the input's column, such as {_columns_option([likely])} (in Python: columns={likely!r}), "
+        f"or its number: {names}; with numbers, set --header true or false (header=)",
     )
+
+
+def _likely_inputs(first: Iterable[str], stream: Stream, count: int) -> list[str]:
+    """Return the names of the columns that are likely the input: usual names, then texts, then others."""
+    names = list(first)
+    if isinstance(stream, Table):
+        rows: list[Any] = [
+            row for _, row in islice(stream.fields(), 1, SAMPLE_ROWS) if len(row) == len(names)
+        ]
+        contents = column_contents(rows, range(len(names)))
+    else:
+        sample = stream.sample() if isinstance(stream, JsonLines) else ()
+        contents = column_contents([row for row in sample if isinstance(row, dict)], names)
+    usual = {role: [name.casefold() for name in CLASSIFIER_NAMES[role]] for role in ("input", "target")}
+
+    def doubt(column: int) -> tuple[bool, bool, bool, int]:
+        name, found = names[column].strip().casefold(), contents[column]
+        is_other = name in usual["target"] or found.is_identifier
+        return is_other, name not in usual["input"], not found.is_text, column
+
+    return [names[column] for column in sorted(sorted(range(len(names)), key=doubt)[:count])]
+
+
+def _columns_option(names: Sequence[str]) -> str:
+    """Return the option of `predict` that names the columns of the input."""
+    value = names[0] if len(names) == 1 else f"[{','.join(names)}]"
+    return f"--columns {shlex.quote(f'input={value}')}"
 
 
 def _by_name(
     first: Any, names: Sequence[str] | None, stream: Stream, train: TableLayout, header: bool | None
 ) -> tuple[Sequence[Column] | None, bool | None]:
-    if names is None or all(name in first for name in names):
-        return names, header if isinstance(first, dict) else True
+    plain = {name.strip().casefold(): name for name in reversed(list(first))}
+    found = [name if name in first else plain.get(name.strip().casefold()) for name in names or ()]
+    if None not in found:
+        columns = None if names is None else [name for name in found if name is not None]
+        return columns, header if isinstance(first, dict) else True
+    assert names is not None
     if header and len(first) in (train.width, len(names)):
         return (train.columns["input"] if len(first) == train.width else range(len(names))), True
     missing = next(name for name in names if name not in first)
@@ -207,6 +249,8 @@ def _by_name(
 
 
 def _mismatch(problem: str, first: Sequence[Any], stream: Stream, train: TableLayout) -> Exception:
-    hint = "name the columns of the input with --columns; --header false, if the file has no header line"
+    likely = _likely_inputs(map(str, first), stream, len(train.columns["input"]))
+    name = "name the input's column" + ("s" if len(likely) > 1 else "")
+    hint = f"{name}, such as {_columns_option(likely)}; --header false, if the file has no header line"
     beginning = " | ".join(map(str, first))
     return Reference(train, "train").mismatch(problem, beginning, path=stream.name, hint=hint)

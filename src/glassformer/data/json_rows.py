@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from copy import copy
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from glassformer.core.errors import UserError, user_error
 from glassformer.data.columns import (
+    SAMPLE_ROWS,
     Column,
     ColumnSpec,
     LayoutMismatch,
@@ -34,6 +38,8 @@ class JsonLines(Stream):
         super().__init__([source])
         self.columns = columns
         self._layout: TableLayout | None = None
+        self._absent: dict[Column, str] = {}
+        """Number of the first rows that do not have a column, as a part of a message."""
 
     def rows(self) -> Iterator[tuple[int, Any]]:
         for number, line in enumerate(self.sources[0].lines(), start=1):
@@ -59,12 +65,41 @@ class JsonLines(Stream):
                     for role, columns in layout.columns.items()
                 }
             except UserError as error:
-                self.report("bad-row", number, error, json.dumps(row, ensure_ascii=False))
+                self._explain(error, row, layout)
+                self.report("bad-row", number, error, json.dumps(row, ensure_ascii=False), row)
             else:
                 yield Record(values, number, row)
 
+    def _explain(self, error: UserError, row: Any, layout: TableLayout) -> None:
+        """Add to the error of a row without a column how many of the first rows do not have the column."""
+        used = [column for columns in layout.columns.values() for column in columns]
+        absent = next((column for column in used if isinstance(row, dict) and column not in row), None)
+        if absent is None:
+            return
+        if absent not in self._absent:
+            again = copy(self)  # its issues have been reported
+            again.sources = [
+                replace(source, on_finding=lambda _: None, on_read=None) for source in self.sources
+            ]
+            rows = [row for row in again.sample() if isinstance(row, dict)]
+            number = sum(absent not in row for row in rows)
+            self._absent[absent] = f"; {number:,} of the first {len(rows):,} rows have none" * (number > 1)
+        error.details[0].message += self._absent[absent]
+
     def first_row(self) -> Any:
-        return next((row for _, row in self.rows()), None)
+        """Return the first row; an object with the names of all objects among the first rows."""
+        first: Any = None
+        for number, row in enumerate(self.sample()):
+            if number == 0:
+                first = dict(row) if isinstance(row, dict) else row
+            if not isinstance(first, dict):
+                break
+            first |= {name: None for name in row if name not in first} if isinstance(row, dict) else {}
+        return first
+
+    def sample(self) -> Iterator[Any]:
+        """Yield the first rows, whose contents show which columns are texts or labels."""
+        return islice((row for _, row in self.rows()), SAMPLE_ROWS)
 
     def layout(self) -> TableLayout | None:
         """Return the names or numbers of the columns; None if the file is empty or does not fit."""
@@ -73,9 +108,12 @@ class JsonLines(Stream):
             if row is None:
                 return None
             try:
-                self._layout = self.columns.object_layout(row, self.location(1))
+                self._layout = self.columns.object_layout(row, self.location(1), self.sample())
             except LayoutMismatch as error:
                 self.report("other-layout", 1, error, json.dumps(row, ensure_ascii=False))
+                return None
+            if self._layout.candidates:
+                self.report("several-columns", 1, shown=", ".join(self._layout.names))
         return self._layout
 
 
@@ -99,6 +137,14 @@ class JsonDocument(JsonLines):
 
     def first_row(self) -> Any:
         return super().first_row() if self._is_array() else self._lists()
+
+    def sample(self) -> Iterator[Any]:
+        if self._is_array():
+            return super().sample()
+        lists = {name: cells for name, cells in (self._lists() or {}).items() if isinstance(cells, list)}
+        length = min(map(len, lists.values()), default=0)
+        rows = ({name: cells[index] for name, cells in lists.items()} for index in range(length))
+        return islice(rows, SAMPLE_ROWS)
 
     def _is_array(self) -> bool:
         begins = (block.lstrip() for block in self.sources[0].blocks())
@@ -156,7 +202,16 @@ class JsonDocument(JsonLines):
         except InvalidJson as error:
             self._report_invalid(error)
             return None
+        inner = next((name for name, value in tree.items() if _is_list_of_objects(value)), None)
+        if inner is not None:
+            message, hint = f"the list of examples is under {inner!r}", f"jq '.{inner}' FILE > NEW.json"
+            self._report_line(1, user_error(message, path=self.name, hint=f"write the list alone: {hint}"))
+            return None
         return tree
+
+
+def _is_list_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value[:10])
 
 
 def pick(row: Any, column: Column, path: str) -> Any:

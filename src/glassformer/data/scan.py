@@ -10,6 +10,7 @@ import re
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -93,6 +94,10 @@ class _Scanner:
         self.decoder = scanned.file.decoder()
         self.is_line_start = True
 
+    @cached_property
+    def has_few_bad_lines(self) -> bool:
+        return bool(self.scanned.file.bad_lines())
+
     def scan(self, data: bytes, *, is_last: bool) -> None:
         text = self.decoder.decode(data, is_last)
         start, first = self.summary.bytes, self.summary.lines + self.is_line_start
@@ -141,6 +146,7 @@ class _Scanner:
             if kind == "invalid-utf8":
                 is_utf16 = byte == 0 and line[:2] in ("\udcff\udcfe", "\udcfe\udcff")
                 detail = "UTF-16?" if is_utf16 else f"byte 0x{ord(match[0]) - 0xDC00:02x}"
+                detail += ", other lines are UTF-8" if self.has_few_bad_lines else ""
             return self._location(first + index, byte, line.rstrip("\r"), detail, match.start())
 
         self.findings.add(kind, list(matches), location)

@@ -20,6 +20,7 @@ from glassformer.core.errors import shorten, user_error
 from glassformer.data.batching import generator, shuffled
 from glassformer.data.columns import count
 from glassformer.data.formats import MORE_DATA, Record, RunningText, Stream
+from glassformer.data.roles import is_number
 
 KEYS_PER_BLOCK = 1 << 16
 KEYS_IN_MEMORY = 1 << 18
@@ -122,35 +123,59 @@ def is_contained(few: RowKeys, many: RowKeys, is_included: np.ndarray | None = N
 
 
 def split_off(
-    keys: Sequence[Hashable], fractions: Mapping[str, float], data_seed: int, path: str
+    keys: Sequence[Hashable],
+    fractions: Mapping[str, float],
+    data_seed: int,
+    path: str,
+    classes: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Split rows at random. Return the row numbers of each split in `fractions`, and of the rest as `train`.
 
     Equal arguments give the same result. Rows with equal keys stay together, so that no example is in two
-    splits. `path` names the data in error messages.
+    splits. With `classes`, the class number of each row, each split has its share of every class. `path`
+    names the data in error messages.
     """
     groups: dict[Hashable, int] = {}
     group_of_row = np.array([groups.setdefault(key, len(groups)) for key in keys], dtype=np.int64)
-    part_of_row = _assign_parts(len(groups), fractions, data_seed, path)[group_of_row]
+    if classes is not None:
+        classes = classes[np.unique(group_of_row, return_index=True)[1]]
+    part_of_row = _assign_parts(len(groups), fractions, data_seed, path, classes)[group_of_row]
     return {split: np.flatnonzero(part_of_row == n) for n, split in enumerate([*fractions, "train"])}
 
 
 def split_off_rows(
-    keys: RowKeys, fractions: Mapping[str, float], data_seed: int, path: str
+    keys: RowKeys,
+    fractions: Mapping[str, float],
+    data_seed: int,
+    path: str,
+    classes: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Split rows as `split_off` does, for data larger than memory. Return one boolean mask per split."""
     is_first = first_rows(keys)
     part_of_row = np.empty(len(keys), dtype=np.int8)
-    part_of_row[is_first] = _assign_parts(int(np.count_nonzero(is_first)), fractions, data_seed, path)
+    part_of_row[is_first] = _assign_parts(
+        int(np.count_nonzero(is_first)),
+        fractions,
+        data_seed,
+        path,
+        None if classes is None else classes[is_first],
+    )
     if not is_first.all():
         copy_from_first(part_of_row, keys)
     return {split: part_of_row == number for number, split in enumerate([*fractions, "train"])}
 
 
-def _assign_parts(total: int, fractions: Mapping[str, float], data_seed: int, path: str) -> np.ndarray:
+def _assign_parts(
+    total: int,
+    fractions: Mapping[str, float],
+    data_seed: int,
+    path: str,
+    classes: np.ndarray | None = None,
+) -> np.ndarray:
     """Draw a split for each of `total` groups of equal rows. Return the number of each group's split.
 
-    Splits are numbered in the order of `fractions`; the next number is that of train.
+    Splits are numbered in the order of `fractions`; the next number is that of train. `classes` has the class
+    of each group.
     """
     if total <= len(fractions):
         message = f"{count(total, 'different example')} cannot be split {len(fractions) + 1} ways"
@@ -161,9 +186,37 @@ def _assign_parts(total: int, fractions: Mapping[str, float], data_seed: int, pa
         most = total - (len(fractions) + 1 - len(ends))  # leaves at least one for each later part
         ends.append(min(ends[-1] + max(1, round(total * fraction)), most))
     part_of_group = np.empty(total, dtype=np.int8)
+    if classes is not None:
+        sizes = np.diff(ends).tolist()
+        part_of_group[:] = len(sizes)
+        for number, size in enumerate(sizes):
+            chosen = _draw_from_classes(order, classes, size)
+            part_of_group[chosen] = number
+            order = order[part_of_group[order] == len(sizes)]
+        return part_of_group
     for number, part in enumerate(np.split(order, ends[1:])):
         part_of_group[part] = number
     return part_of_group
+
+
+def _draw_from_classes(order: np.ndarray, classes: np.ndarray, size: int) -> np.ndarray:
+    """Return `size` of the groups in `order`, with the share of each class rounded up or down.
+
+    The only group of a class is not drawn, so that train has every class. If other groups are too few, any
+    group is drawn.
+    """
+    is_shared = np.bincount(classes[order])[classes[order]] > 1
+    drawable = order[is_shared] if np.count_nonzero(is_shared) >= size else order
+    by_class = drawable[np.argsort(classes[drawable], kind="stable")]
+    return by_class[((np.arange(size) + 0.5) * len(by_class) / size).astype(np.int64)]
+
+
+def uneven_split(rows: int, total: int, fraction: float) -> str:
+    """Return the reason why a split is far from its fraction of the rows; empty if it is near."""
+    asked = total * fraction
+    if abs(rows - asked) <= max(2, 0.2 * asked):
+        return ""
+    return f" (asked for {fraction:g}; equal inputs stay in one split, and many inputs are equal)"
 
 
 def is_split_off(key: str, fraction: float, data_seed: int) -> bool:
@@ -212,7 +265,36 @@ def check_split(stream: Stream, fractions: Mapping[str, float], hash_seed: int |
     _assign_parts(len(distinct), fractions, 0, stream.name)
 
 
+def number_classes(labels: Iterable[Hashable], count: int) -> np.ndarray:
+    """Return the class number of each of `count` labels. Classes are numbered in order of appearance."""
+    numbers: dict[Hashable, int] = {}
+    return np.fromiter((numbers.setdefault(label, len(numbers)) for label in labels), np.int32, count)
+
+
+def describe_split_off(split: str, rows: int, distinct: int, total: int, noun: str = "examples") -> str:
+    """Return a note on a split that was split off. `distinct` is its number of different inputs."""
+    different = f", {distinct:,} different inputs" if distinct < rows else ""
+    return f"{split}: {rows:,} of {total:,} training {noun}, split off{different}"
+
+
 # ---------------------------------------------------------------- labels that train does not have
+
+MIN_LABEL_EXAMPLES = 5
+"""Number of examples of a label below which a split has a warning."""
+
+
+def rare_labels(split: str, counts: Mapping[str, int]) -> list[str]:
+    """Return a warning about labels with few examples in a split, which has `counts` of each label."""
+    rare = [label for label, number in counts.items() if number < MIN_LABEL_EXAMPLES]
+    rare.sort(key=lambda label: counts[label])
+    if not rare:
+        return []
+    shown = shorten(", ".join(f"{label!r}: {counts[label]}" for label in rare), 80)
+    return [
+        f"WARNING: {split}: {len(rare):,} of {count(len(counts), 'label')} have fewer than"
+        f" {MIN_LABEL_EXAMPLES} examples, so that metrics are uncertain for them: {shown}"
+    ]
+
 
 MAX_UNKNOWN_ROWS = 3
 MAX_UNKNOWN_FRACTION = 0.01
@@ -252,9 +334,7 @@ class UnknownRows:
                 f"{rows:,} of {total:,} rows have labels that train does not have: {_listed(self.distinct)}; "
                 f"train has {_listed(known)}"
             )
-            hint = "check that the columns mean the same as in train, or add these labels to train"
-            if is_split_off:
-                hint = "add examples, so that each label has several; or name a validation file"
+            hint = unknown_labels_hint(self.distinct, known, is_split_off=is_split_off)
             raise user_error(message, path=locations[0], hint=hint)
         more = "; …" if rows > len(locations) else ""
         return (
@@ -270,6 +350,27 @@ class UnknownRows:
                 if label not in left_out or self.split == "train":
                     path = self.locate([row])[0]
                     raise user_error("unknown label", path=path, value=label, allowed=known)
+
+
+def unknown_labels_hint(labels: Sequence[str], known: Iterable[str], *, is_split_off: bool = False) -> str:
+    """Return advice for labels that train does not have."""
+    known = list(known)
+    for label in labels:
+        same = same_number(label, known)
+        if same is not None:
+            return f"{label!r} is {same!r} written differently: write the labels of all files in the same way"
+    if all(map(is_number, [*labels, *known])):
+        return "if they are numbers to predict instead of classes: task.target=number"
+    if is_split_off:
+        return "add examples, so that each label has several; or name a validation file"
+    return "check that the columns mean the same as in train, or add these labels to train"
+
+
+def same_number(label: str, known: Iterable[str]) -> str | None:
+    """Return the label in `known` that is the same number written differently, such as 1 for 1.0, or None."""
+    if not is_number(label):
+        return None
+    return next((other for other in known if is_number(other) and float(other) == float(label)), None)
 
 
 def _listed(labels: Iterable[str]) -> str:

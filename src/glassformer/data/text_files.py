@@ -10,12 +10,12 @@ import codecs
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
-from glassformer.core.errors import UserError, near_match, user_error
+from glassformer.core.errors import UserError, near_file, user_error
 from glassformer.data.findings import Issue, OnFinding, raise_error
 
 CHUNK_BYTES = 1 << 16
@@ -28,6 +28,24 @@ UNICODE_MARKS = {
     b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
 }
+BINARY_MARKS = {
+    b"PK\x03\x04": (
+        "an Excel, OpenDocument or ZIP file",
+        "save the sheet as CSV in UTF-8, or unpack the file",
+    ),
+    b"\xd0\xcf\x11\xe0": ("an old Excel or Word file", "save it as CSV in UTF-8"),
+    b"%PDF-": ("a PDF file", "save its text in a text file"),
+    b"PAR1": ("a Parquet file", "convert it: pandas.read_parquet(FILE).to_csv(NEW, index=False)"),
+    b"ARROW1": ("an Arrow file", "convert it: pandas.read_feather(FILE).to_csv(NEW, index=False)"),
+    b"SQLite format 3\0": ("an SQLite database", "export the table as CSV"),
+    b"\x1f\x8b": ("a gzip file", "let its name end in .gz"),
+    b"BZh": ("a bzip2 file", "unpack it"),
+    b"\xfd7zXZ": ("an xz file", "unpack it"),
+    b"7z\xbc\xaf": ("a 7z file", "unpack it"),
+}
+"""First bytes of files that are not text: what they are, and what to do."""
+MAX_BAD_LINES = 10
+"""Maximum number of lines with undecodable bytes that an error lists."""
 MAX_LINE_CHARACTERS = 4 << 20
 """Maximum number of characters per line. Longer lines are rejected, because a line is held in memory."""
 
@@ -73,9 +91,16 @@ class TextFile:
         return user_error(message, path=self.error_path, hint=hint)
 
     def report(
-        self, kind: str, line: int, error: UserError | None = None, *, shown: str = "", unit: str = "line"
+        self,
+        kind: str,
+        line: int,
+        error: UserError | None = None,
+        *,
+        shown: str = "",
+        unit: str = "line",
+        row: Any = None,
     ) -> None:
-        self.on_finding(Issue(kind, self.path, line, error, shown, unit))
+        self.on_finding(Issue(kind, self.path, line, error, shown, unit, row))
 
     def lines(self) -> Iterator[str]:
         """Yield the lines without their line ends.
@@ -156,6 +181,16 @@ class TextFile:
     def decoder(self) -> codecs.IncrementalDecoder:
         return codecs.getincrementaldecoder(self.encoding)("strict" if self.is_strict else "surrogateescape")
 
+    def marked_encoding(self) -> str | None:
+        """Return UTF-16 or UTF-32 if a file that is read as UTF-8 begins with its byte order mark."""
+        if codecs.lookup(self.encoding).name != "utf-8" or not self.path.is_file():
+            return None
+        try:
+            beginning = next(replace(self, on_read=None).chunks(), b"")
+        except UserError:  # reading reports it
+            return None
+        return next((name for mark, name in UNICODE_MARKS.items() if beginning.startswith(mark)), None)
+
     def _require_text(self) -> None:
         try:
             has_text = any(piece.strip() for piece in self._pieces())
@@ -184,6 +219,8 @@ class TextFile:
         decoder = self.decoder()
         position, line_feeds, is_first = 0, 0, True
         for data in self.chunks():
+            if position == 0:
+                self._reject_binary(data)
             before = len(decoder.getstate()[0])
             try:
                 text = decoder.decode(data, final=not data)
@@ -204,10 +241,17 @@ class TextFile:
             if text:
                 yield text
 
+    def _reject_binary(self, beginning: bytes) -> None:
+        """Raise UserError if the first bytes are those of a known file type that is not text."""
+        is_text = b"\0" not in beginning and not beginning.startswith(b"%PDF-")
+        for mark, (name, hint) in BINARY_MARKS.items():
+            if beginning.startswith(mark) and not is_text:
+                raise self.error(f"this is {name}, not a text file", hint)
+
     def _missing(self) -> UserError:
         folder = self.path.parent
         siblings = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-        near = near_match(self.path.name, siblings)
+        near = near_file(self.path.name, siblings)
         return self.error("no such file", f"use {folder / near}" if near else "check the path")
 
     def _not_decodable(self, error: UnicodeDecodeError, line: int, byte: int) -> UnreadableFile:
@@ -217,7 +261,36 @@ class TextFile:
         beginning = f"; it begins like {guess.upper()}" if mark else ""
         message = f"not {name} at line {line}, byte {byte} of the file (0x{error.object[error.start]:02x})"
         hint = f"set task.data.encoding={guess}, or the file's encoding"
+        if name == "UTF-8" and mark is None:
+            lines = self.bad_lines()
+            hint = f"the other lines are UTF-8: repair {_line_list(lines)}" if lines else hint
         return UnreadableFile("invalid-utf8", self.error(message + beginning, hint))
+
+    def bad_lines(self) -> list[int]:
+        """Return the lines that are not UTF-8, if they are few; else [].
+
+        More than `MAX_BAD_LINES`, or few lines that are UTF-8 beyond ASCII, suggest another encoding.
+        """
+        bad: list[int] = []
+        others, held, number = 0, b"", 0
+        for data in self.chunks():
+            *lines, held = (held + data).split(b"\n") if data else (held, b"")
+            for line in lines:
+                number += 1
+                if line.isascii():
+                    continue
+                try:
+                    line.decode()
+                    others += 1
+                except UnicodeDecodeError:
+                    bad.append(number)
+            if len(bad) > MAX_BAD_LINES:
+                return []
+        return bad if others >= 3 * max(1, len(bad)) else []
+
+
+def _line_list(lines: Sequence[int]) -> str:
+    return f"line {lines[0]}" if len(lines) == 1 else f"lines {', '.join(map(str, lines))}"
 
 
 def _block_end(text: str, limit: int) -> int:

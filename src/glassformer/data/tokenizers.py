@@ -98,16 +98,24 @@ def _bpe(pieces: list[_Piece]) -> models.Model:
     numbers = {piece.text: number for number, piece in enumerate(pieces)}
     merges = []
     for piece in pieces:
-        if piece.kind in (_UNKNOWN, _BYTE):
+        if piece.kind not in (_NORMAL, _USER_DEFINED):
             continue
         for middle in range(1, len(piece.text)):
             left, right = piece.text[:middle], piece.text[middle:]
             if left in numbers and right in numbers:
                 merges.append((-piece.score, numbers[left], numbers[right], (left, right)))
     ordered = [pair for *_, pair in sorted(merges)]
-    return models.BPE(
-        numbers, ordered, unk_token=_UNKNOWN_NAME, fuse_unk=True, byte_fallback=_has_bytes(pieces)
-    )
+    unknown = next((piece.text for piece in pieces if piece.kind == _UNKNOWN), _UNKNOWN_NAME)
+    return models.BPE(numbers, ordered, unk_token=unknown, fuse_unk=True, byte_fallback=_has_bytes(pieces))
+
+
+def sentencepiece_bpe(pieces: Sequence[str], scores: Sequence[float], types: Sequence[int]) -> models.Model:
+    """Build the BPE model of SentencePiece pieces, listed in the order of their ids, as in GGUF files.
+
+    `types` are SentencePiece's numbers for normal, unknown, control, user-defined and byte pieces.
+    """
+    listed = [_Piece(text, score, kind) for text, score, kind in zip(pieces, scores, types, strict=True)]
+    return _bpe(listed)
 
 
 def _read_piece(data: bytes) -> _Piece:
@@ -162,13 +170,13 @@ UNREADABLE = "⁇"
 """Symbol that replaces unknown and mask tokens in decoded text."""
 
 _UNKNOWN_SYMBOL = "<unknown>"
-_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 """Scripts that put no spaces between words, so that each character is a word."""
-_WORD = (
-    rf" ?[{_UNSPACED}]| ?[[\p{{L}}\p{{M}}\p{{N}}_]&&[^{_UNSPACED}]]+['’]?"
+WORD_PATTERN = (
+    rf" ?[{UNSPACED}]| ?[[\p{{L}}\p{{M}}\p{{N}}_]&&[^{UNSPACED}]]+['’]?"
     r"| ?[^\s\p{L}\p{M}\p{N}_]|\s"
 )
-_CHARACTER = r"[\s\S]"
+CHARACTER_PATTERN = r"[\s\S]"
 TEXTS_PER_BLOCK = 1000
 _UNSEEN_BYTE_SPREAD = 256 * 1e-4
 """Width of the score range of unseen bytes, because the unigram trainer spaces them by 1e-4."""
@@ -179,8 +187,19 @@ Texts = Callable[[], Iterable[str]]
 class Tokenizer:
     """Hugging Face tokenizer, with the ids 0 to 4 reserved for padding, unknown, begin, end and mask.
 
-    The tokens of the underlying tokenizer follow in their order, without its own unknown token.
+    The tokens of the underlying tokenizer follow in their order, without its own unknown token. The tokenizer
+    of an imported model has other special ids: see `ImportedTokenizer`.
     """
+
+    pad: int = PAD
+    unknown: int = UNKNOWN
+    begin: int = BEGIN
+    end: int = END
+    mask: int = MASK
+    begins_prompts: bool = True
+    """True if the prompt of a language model starts with the begin token."""
+    ends_inputs: bool = False
+    """True if the input of a classifier ends with the end token."""
 
     def __init__(self, inner: HuggingFaceTokenizer) -> None:
         self._inner = inner
@@ -199,6 +218,29 @@ class Tokenizer:
     def __len__(self) -> int:
         return len(self._inner_ids)
 
+    @cached_property
+    def is_text(self) -> np.ndarray:
+        """Boolean array (V,): True for the ids of text, False for special tokens such as begin and mask."""
+        return np.arange(len(self)) >= len(RESERVED)
+
+    @cached_property
+    def special_ids(self) -> list[int]:
+        """Ids that are not text, which no text is encoded to, except the id of unknown text."""
+        return [int(number) for number in np.flatnonzero(~self.is_text)]
+
+    @cached_property
+    def _undisplayed(self) -> frozenset[int]:
+        """Special ids that decoded text does not show."""
+        return frozenset(self.special_ids) - {self.unknown, self.mask}
+
+    def enclose(self, tokens: Sequence[int] | np.ndarray, limit: int) -> np.ndarray:
+        """Return the input of a classifier: a begin token, the tokens, and the end token if there is one.
+
+        The beginning of longer tokens is taken, so that the input has at most `limit` tokens.
+        """
+        end = [self.end] if self.ends_inputs else []
+        return np.array([self.begin, *tokens[: limit - 1 - len(end)], *end], dtype=np.int64)
+
     def encode(self, text: str) -> np.ndarray:
         return self.encode_all([text])[0]
 
@@ -212,6 +254,18 @@ class Tokenizer:
                 hint="use one whose vocabulary has an unknown token",
             ) from None
         return [self._outer_ids[np.array(encoding.ids, dtype=np.int64)] for encoding in found]
+
+    def encode_continuation(self, text: str) -> np.ndarray:
+        """Convert a text that continues another one to ids: no space is added before it."""
+        found = self._continuing.encode(_encodable(text), add_special_tokens=False)
+        return self._outer_ids[np.array(found.ids, dtype=np.int64)]
+
+    @cached_property
+    def _continuing(self) -> HuggingFaceTokenizer:
+        """Underlying tokenizer, which adds no space before a text."""
+        if not self.has_space_before:
+            return self._inner
+        return HuggingFaceTokenizer.from_str(json.dumps(without_space_before(self.json_tree(), "never")))
 
     def spans(self, text: str) -> list[tuple[int, int, int]]:
         """Return id, start and end of each token of `encode(text)`: the token encodes `text[start:end]`.
@@ -228,28 +282,37 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Convert ids to text, without padding, begin and end tokens."""
-        kept = [number for number in map(int, ids) if number not in (PAD, BEGIN, END)]
-        text = ""
-        for is_text, run in groupby(kept, key=lambda number: number >= len(RESERVED)):
+        kept = [number for number in map(int, ids) if number not in self._undisplayed]
+        text, splits_words = "", self.has_space_before or self.omits_spaces
+        for is_text, run in groupby(kept, key=lambda number: bool(self.is_text[number])):
             some = list(run)
             if is_text:
                 inner = [self._inner_ids[number] for number in some]
                 part = self._inner.decode(inner, skip_special_tokens=False)
-                has_space = self._omits_spaces or self._symbol(some[0]).startswith("▁")
+                has_space = self.omits_spaces or self._symbol(some[0]).startswith("▁")
             else:
-                part = (" " if self.has_space_before else "").join(UNREADABLE for _ in some)
+                part = (" " if splits_words else "").join(UNREADABLE for _ in some)
                 has_space = not text.endswith(" ")
             # The decoder removes the space at what it takes for the beginning of the text.
-            text += " " + part if text and has_space and self.has_space_before else part
+            text += " " + part if text and has_space and splits_words else part
         return text
+
+    def token_strings(self) -> list[str]:
+        """Return the string of each token id: the reserved names, then the underlying tokenizer's tokens."""
+        return RESERVED + [
+            str(self._inner.id_to_token(number)) for number in self._inner_ids[len(RESERVED) :]
+        ]
 
     def symbols(self, ids: Iterable[int]) -> list[str]:
         """Return each token in readable form. `▁` marks the space before a word."""
         return [self._symbol(int(number)) for number in ids]
 
+    def _special_symbol(self, number: int) -> str:
+        return RESERVED[number]
+
     def _symbol(self, number: int) -> str:
-        if number < len(RESERVED):
-            return RESERVED[number]
+        if not self.is_text[number]:
+            return self._special_symbol(number)
         piece = str(self._inner.id_to_token(self._inner_ids[number]))
         if self._is_byte_level and _BYTE_OF.keys() >= set(piece):
             data = bytes(_BYTE_OF[character] for character in piece)
@@ -264,9 +327,10 @@ class Tokenizer:
         return '"Prepend"' in steps or '"prepend_scheme": "always"' in steps
 
     @cached_property
-    def _omits_spaces(self) -> bool:
+    def omits_spaces(self) -> bool:
         """True if no token contains a space, so that decoding puts one between all words."""
-        return '"WhitespaceSplit"' in json.dumps(self.json_tree()["pre_tokenizer"])
+        steps = json.dumps(self.json_tree()["pre_tokenizer"])
+        return '"WhitespaceSplit"' in steps or '"BertPreTokenizer"' in steps
 
     @cached_property
     def _is_byte_level(self) -> bool:
@@ -280,14 +344,42 @@ class Tokenizer:
     def from_json_tree(cls, tree: Mapping[str, Any]) -> Tokenizer:
         """Build a tokenizer from the contents of `tokenizer.json`.
 
-        Added tokens such as `<s>` are left out, so that they are not recognised inside ordinary text.
+        Added tokens such as `<s>` are left out, so that they are not recognised inside ordinary text. The
+        tree of an imported tokenizer names the roles of its special tokens, and they keep their ids.
         """
+        if any("roles" in token for token in tree.get("added_tokens", ())):
+            from glassformer.data.imported_tokenizers import ImportedTokenizer  # few runs need it
+
+            return ImportedTokenizer(tree)
         plain = {**tree, "added_tokens": [], "post_processor": None, "padding": None, "truncation": None}
         return cls(HuggingFaceTokenizer.from_str(json.dumps(plain)))
 
     @property
     def fingerprint(self) -> str:
         return hashlib.sha256(json.dumps(self.json_tree(), sort_keys=True).encode()).hexdigest()
+
+
+def without_space_before(tree: Mapping[str, Any], scheme: str) -> dict[str, Any]:
+    """Return the contents of a `tokenizer.json` in which no step adds a space before a text.
+
+    `scheme` replaces the option `prepend_scheme` of steps that always add one: `first` or `never`.
+    """
+
+    def change(step: Any) -> Any:
+        if not isinstance(step, dict):
+            return step
+        kept = {
+            name: [change(each) for each in value if each.get("type") != "Prepend"]
+            if name in ("normalizers", "pretokenizers")
+            else value
+            for name, value in step.items()
+        }
+        return {**kept, "prepend_scheme": scheme} if kept.get("prepend_scheme") == "always" else kept
+
+    found = {name: change(tree[name]) for name in ("normalizer", "pre_tokenizer")}
+    if (tree["normalizer"] or {}).get("type") == "Prepend":
+        found["normalizer"] = None
+    return {**tree, **found}
 
 
 def _encodable(text: str) -> str:
@@ -331,14 +423,23 @@ def _train_pipeline(
     split: pre_tokenizers.PreTokenizer,
     decoder: decoders.Decoder,
     trainer: trainers.Trainer,
+    *,
     lowercase: bool,
+    add_prefix_space: bool = True,
 ) -> dict[str, Any]:
-    """Train a tokenizer that adds a space before the first word; return its `tokenizer.json` as a dict."""
+    """Train a tokenizer; return its `tokenizer.json` as a dict.
+
+    With `add_prefix_space`, the tokenizer adds a space before the first word.
+    """
     tokenizer = HuggingFaceTokenizer(model)
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
-    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Prepend(" ")])
+    if add_prefix_space:
+        steps.append(normalizers.Prepend(" "))
+        decoder = decoders.Sequence([decoder, decoders.Strip(content=" ", left=1, right=0)])
+    if steps:
+        tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.pre_tokenizer = split
-    tokenizer.decoder = decoders.Sequence([decoder, decoders.Strip(content=" ", left=1, right=0)])
+    tokenizer.decoder = decoder
     source = map(_encodable, texts())
     tokenizer.train_from_iterator(iter(lambda: list(islice(source, TEXTS_PER_BLOCK)), []), trainer)
     return dict(json.loads(tokenizer.to_str()))
@@ -361,7 +462,7 @@ class CharactersConfig(TokenizerConfig):
             found.update(lower.normalize_str(text) if self.lowercase else text)
         vocabulary = {symbol: number for number, symbol in enumerate([_UNKNOWN_SYMBOL, *sorted(found)])}
         tokenizer = HuggingFaceTokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN_SYMBOL))
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_CHARACTER), behavior="isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(CHARACTER_PATTERN), behavior="isolated")
         tokenizer.decoder = decoders.Fuse()
         if self.lowercase:
             tokenizer.normalizer = lower
@@ -406,7 +507,7 @@ class WordsConfig(TokenizerConfig):
     )
 
     def train(self, texts: Texts) -> Tokenizer:
-        split: pre_tokenizers.PreTokenizer = pre_tokenizers.Split(Regex(_WORD), behavior="isolated")
+        split: pre_tokenizers.PreTokenizer = pre_tokenizers.Split(Regex(WORD_PATTERN), behavior="isolated")
         decoder: decoders.Decoder = decoders.Fuse()
         if not self.marks_spaces:
             split = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), split])
@@ -418,7 +519,7 @@ class WordsConfig(TokenizerConfig):
             special_tokens=[_UNKNOWN_SYMBOL],
             show_progress=False,
         )
-        tree = _train_pipeline(texts, model, split, decoder, trainer, self.lowercase)
+        tree = _train_pipeline(texts, model, split, decoder, trainer, lowercase=self.lowercase)
         return Tokenizer.from_json_tree(tree)
 
 
@@ -427,10 +528,23 @@ class PiecesConfig(TokenizerConfig):
 
     vocabulary_size: VocabularySize = 8000
     lowercase: Lowercase = False
+    add_prefix_space: bool = Field(
+        True,
+        description="add a space before the text, so that its first word is the same token as elsewhere;"
+        " false: as in GPT-2, which llama.cpp requires",
+    )
 
     def _train(self, texts: Texts, model: models.Model, trainer: trainers.Trainer) -> Tokenizer:
         split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-        tree = _train_pipeline(texts, model, split, decoders.ByteLevel(), trainer, self.lowercase)
+        tree = _train_pipeline(
+            texts,
+            model,
+            split,
+            decoders.ByteLevel(),
+            trainer,
+            lowercase=self.lowercase,
+            add_prefix_space=self.add_prefix_space,
+        )
         return Tokenizer.from_json_tree(self._deterministic(tree))
 
     def _deterministic(self, tree: dict[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer.core.errors import shorten
+
+if TYPE_CHECKING:
+    from glassformer.interchange.export import Destination
 
 Verdict = Literal["passed", "warning", "skipped", "failed"]
 Value = float | int | str | None
@@ -81,6 +84,8 @@ class Report:
     source: str
     checks: list[Check]
     note: str = ""
+    exports: list[Destination] | None = None
+    """Targets that the model can be exported to, and what keeps it from others; None for a machine."""
 
     @property
     def passed(self) -> bool:
@@ -88,12 +93,14 @@ class Report:
 
     def document(self) -> dict[str, Any]:
         """Return the report as a JSON-serialisable dict."""
-        return {
+        document = {
             "source": self.source,
             "passed": self.passed,
             "checks": [check.document() for check in self.checks],
             "note": self.note,
         }
+        exports = self.exports
+        return document if exports is None else document | {"exports": [each.document() for each in exports]}
 
     def __getitem__(self, name: str) -> Check:
         return next(check for check in self.checks if check.name == name)

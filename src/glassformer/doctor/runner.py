@@ -12,6 +12,7 @@ from glassformer.core.errors import UserError
 from glassformer.doctor import checks, learning
 from glassformer.doctor.checks import CheckContext
 from glassformer.doctor.report import Check, Measure, Measurement, Progress, Report, at_most, run_checks
+from glassformer.interchange.export import ExportPlan, destinations
 from glassformer.models.base import Model
 from glassformer.runs.experiment import Experiment
 from glassformer.runs.folder import RunFolder
@@ -51,7 +52,9 @@ def check_model(
     measures: dict[str, Measure] = {name: partial(check, context) for name, check in MODEL_CHECKS.items()}
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(0)
-        return Report(source, run_checks(measures, progress, done), context.note)
+        results = run_checks(measures, progress, done)
+    exports = destinations(ExportPlan(experiment.config.model, experiment.task))
+    return Report(source, results, context.note, exports)
 
 
 def check_run(path: Path, checkpoint: str = "best", *, progress: Progress | None = None) -> Report:

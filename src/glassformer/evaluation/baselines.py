@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from glassformer.data.batching import Examples, Sequences, generator
-from glassformer.models.task_types import SequenceClassification
+from glassformer.models.task_types import SequenceClassification, TokenClassification
 
 MAX_EXAMPLES = 20_000
 """Maximum number of training examples of the bag of words, a random sample, to keep it within seconds."""
@@ -20,23 +21,38 @@ ITERATIONS = 60
 
 
 def measure_baselines(
-    splits: Mapping[str, Examples], split: str, task_type: SequenceClassification
-) -> dict[str, float]:
-    """Return the accuracy of each baseline on a split, by name; in a regression, the mean absolute error."""
+    splits: Mapping[str, Examples],
+    split: str,
+    task_type: SequenceClassification | TokenClassification,
+    label: Callable[[int], str] = str,
+) -> dict[str, Any]:
+    """Return the accuracy of each baseline on a split, by name; in a regression, the mean absolute error.
+
+    `majority_class` always predicts the most frequent class of train, which is `majority_label`.
+    `best_constant` always predicts the most frequent class of the split, `best_constant_label`. They differ
+    if the classes are balanced differently. `label` returns the name of a class.
+    """
     train, measured = splits["train"], splits[split]
+    if isinstance(task_type, TokenClassification):
+        labels = (np.concatenate(list(examples.targets)) for examples in (train, measured))
+        of_train, of_split = (np.bincount(each, minlength=task_type.classes) for each in labels)
+        return {"most_frequent_label": float(of_split[of_train.argmax()] / max(of_split.sum(), 1))}
     if task_type.is_regression:
         mean = np.mean(train.targets, dtype=np.float64)
         return {"train_mean": float(np.mean(np.abs(np.asarray(measured.targets, dtype=np.float64) - mean)))}
-    majority = most_frequent_class(train)
+    majority, best = most_frequent_class(train), most_frequent_class(measured)
     return {
         "majority_class": float(np.mean(np.asarray(measured.targets) == majority)),
+        "majority_label": label(majority),
+        "best_constant": float(np.mean(np.asarray(measured.targets) == best)),
+        "best_constant_label": label(best),
         "bag_of_words": bag_of_words_accuracy(train, measured, task_type),
     }
 
 
-def most_frequent_class(train: Examples) -> int:
-    """Return the most frequent target of the training split."""
-    return int(np.bincount(np.asarray(train.targets)).argmax())
+def most_frequent_class(examples: Examples) -> int:
+    """Return the most frequent target of a split."""
+    return int(np.bincount(np.asarray(examples.targets)).argmax())
 
 
 def bag_of_words_accuracy(train: Examples, measured: Examples, task_type: SequenceClassification) -> float:

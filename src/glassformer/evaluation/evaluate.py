@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from glassformer.core.config import Node
 from glassformer.data.batching import BatchPlan, plan_batches
 from glassformer.evaluation.intervals import PROTOCOL
 from glassformer.evaluation.metrics import Evaluable, Measured, Progress, Tally
-from glassformer.evaluation.text_scores import measure_generated
 from glassformer.generation import DecodingConfig, GreedyConfig
+from glassformer.generation.predict import EngineConfig, OwnEngineConfig, with_engine
 from glassformer.models.base import Model, evaluating
 
 
@@ -19,6 +21,9 @@ class EvaluationConfig(Node):
 
     batch_tokens: int = Field(20_000, ge=1, description="maximum tokens per batch, padding included")
     decoding: DecodingConfig = Field(GreedyConfig(), description="decoding strategy")
+    engine: EngineConfig = Field(
+        OwnEngineConfig(), description="engine that decodes in evaluation and prediction, not in training"
+    )
     max_examples: int | None = Field(None, ge=1, description="evaluate on the first N examples; none: on all")
     decode_during_training: bool = Field(
         True, description="decode at each validation, if the task generates outputs"
@@ -27,9 +32,14 @@ class EvaluationConfig(Node):
         GreedyConfig(), description="decoding strategy for validations during training; greedy is fastest"
     )
 
+    @model_validator(mode="after")
+    def _check_decoding(self) -> Self:
+        self.engine.check_decoding(self.decoding)
+        return self
+
     def during_training(self) -> EvaluationConfig:
         """Return the options for validations during training."""
-        return self.model_copy(update={"decoding": self.training_decoding})
+        return self.model_copy(update={"decoding": self.training_decoding, "engine": OwnEngineConfig()})
 
 
 def evaluation_batches(task: Evaluable, split: str, config: EvaluationConfig) -> BatchPlan:
@@ -74,10 +84,15 @@ def measure(
         for number, indices in enumerate(batches, start=1):
             tally.add(task.batch(split, indices).to(device))
             if progress is not None:
-                progress("measuring", number, len(batches))
+                progress("measuring batches", number, len(batches))
         measured = tally.measured(task, split)
         if decodes and task.generates_outputs:
-            decoded = task.decode(model, split, batches, config.decoding, progress)
+            from glassformer.evaluation.text_scores import measure_generated  # most tasks need not load it
+
+            engine = config.engine.build(model)
+            decoded = task.decode(with_engine(model, engine), split, batches, config.decoding, progress)
+            if engine is not None:
+                measured.protocol["engine"] = engine.name
             measured = measured.merge(
                 measure_generated(task, split, decoded, is_thorough=is_thorough, progress=progress)
             )

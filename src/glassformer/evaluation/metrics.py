@@ -209,18 +209,7 @@ class Classified:
 
     def per_class(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Return one dict per class with precision, recall and F1. Undefined values are None."""
-        table = []
-        for name, both, predicted, actual in zip(names, *self._class_counts(), strict=True):
-            table.append(
-                {
-                    "class": name,
-                    "precision": float(both / predicted) if predicted else None,
-                    "recall": float(both / actual) if actual else None,
-                    "f1": float(2 * both / (predicted + actual)) if predicted + actual else None,
-                    "examples": int(actual),
-                }
-            )
-        return table
+        return _per_class(names, self._class_counts())
 
     def calibration(self) -> list[dict[str, Any]]:
         """Return mean confidence and accuracy of ten confidence bins of equal width, one dict per bin."""
@@ -273,6 +262,20 @@ class Classified:
             np.bincount(bins, weights=self.confidence, minlength=CALIBRATION_BINS),
             np.bincount(bins, weights=correct, minlength=CALIBRATION_BINS),
         )
+
+
+def _per_class(names: Sequence[str], counts: Sequence[np.ndarray]) -> list[dict[str, Any]]:
+    """Return one dict per class, from the numbers of correct, predicted and actual examples of each class."""
+    return [
+        {
+            "class": name,
+            "precision": float(both / predicted) if predicted else None,
+            "recall": float(both / actual) if actual else None,
+            "f1": float(2 * both / (predicted + actual)) if predicted + actual else None,
+            "examples": int(actual),
+        }
+        for name, both, predicted, actual in zip(names, *counts, strict=True)
+    ]
 
 
 def _macro_f1(both: np.ndarray, predicted_and_actual: np.ndarray) -> np.ndarray:
@@ -328,6 +331,8 @@ class Tally:
         self.correct = 0
         self.count = 0
         self._columns: dict[str, list[np.ndarray]] = {}
+        self.class_counts: np.ndarray | None = None
+        """Numbers of correct, predicted and actual tokens of each class; None for other tasks."""
 
     def add(self, batch: Batch) -> None:
         """Run the model on a batch and add its losses and predictions."""
@@ -340,19 +345,35 @@ class Tally:
         """Add a batch with one target per token, if possible without holding all logits in memory."""
         head, targets_BL = self.model.head, batch.targets
         count_B = (targets_BL != IGNORED).sum(-1)
+        is_tagger = self.is_thorough and isinstance(self.model.task_type, TokenClassification)
         if isinstance(head, ClassHead) and head.is_plain:
             hidden_BLD = self.model.hidden(**batch.inputs)
             losses_BL, hits_BL = head.loss_per_target(hidden_BLD, targets_BL, self.model.tied_weight())
             loss_B = losses_BL.double().sum(-1)
+            if is_tagger:
+                predicted_BL = head(hidden_BLD, self.model.tied_weight()).argmax(-1)
         else:
             logits_BLV = self.model(**batch.inputs)
             loss_B = self._row_losses(logits_BLV, targets_BL)
-            hits_BL = (logits_BLV.argmax(-1) == targets_BL) & (targets_BL != IGNORED)
+            predicted_BL = logits_BLV.argmax(-1)
+            hits_BL = (predicted_BL == targets_BL) & (targets_BL != IGNORED)
+        if is_tagger:
+            self._count_classes(predicted_BL, targets_BL)
         self.loss += float(loss_B.sum())
         self.correct += int(hits_BL.sum())
         self.count += int(count_B.sum())
         for name, values in (("loss", loss_B), ("count", count_B), ("correct", hits_BL.sum(-1))):
             self._append(name, values)
+
+    def _count_classes(self, predicted_BL: Tensor, targets_BL: Tensor) -> None:
+        """Add the numbers of correct, predicted and actual tokens of each class."""
+        is_target = targets_BL != IGNORED
+        predicted, actual = predicted_BL[is_target].cpu().numpy(), targets_BL[is_target].cpu().numpy()
+        task_type = self.model.task_type
+        assert isinstance(task_type, TokenClassification)
+        counted = (predicted[predicted == actual], predicted, actual)
+        counts = np.stack([np.bincount(each, minlength=task_type.classes) for each in counted])
+        self.class_counts = counts if self.class_counts is None else self.class_counts + counts
 
     def _add_sequences(self, batch: Batch) -> None:
         """Add a batch with one target per sequence."""
@@ -420,6 +441,13 @@ def _token_classes(tally: Tally, task: Evaluable, split: str) -> Measured:
     exact = Measured({"exact_match": float(is_exact.sum() / max(len(is_exact), 1))})
     if tally.is_thorough:
         exact.intervals["exact_match"] = share_interval(is_exact, np.ones(len(is_exact)))
+    if tally.class_counts is not None:
+        both, predicted, actual = tally.class_counts
+        names = [" ".join(task.output_symbols([number])) for number in range(len(both))]
+        macro_f1 = float(_macro_f1(both[None], (predicted + actual)[None])[0])
+        exact.details.update(
+            classes=names, per_class=_per_class(names, [both, predicted, actual]), macro_f1=macro_f1
+        )
     return _tokens(tally, task, split).merge(exact)
 
 

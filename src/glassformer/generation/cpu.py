@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from threading import Lock
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -23,7 +25,10 @@ from glassformer.blocks.layers import Residual
 from glassformer.blocks.masks import Mask
 from glassformer.models.base import GenerativeModel, Model
 
-_numpy_enabled = False
+_numpy_users = 0
+"""Number of open `numpy_matmul` blocks, in all threads."""
+_numpy_lock = Lock()
+_one_blas_thread = ExitStack()
 
 
 @cache
@@ -41,25 +46,39 @@ def numpy_is_faster() -> bool:
 
 @contextmanager
 def numpy_matmul() -> Iterator[None]:
-    """Use NumPy for matrix products inside a `with` block, if it is faster than PyTorch on this machine."""
-    global _numpy_enabled
-    if _numpy_enabled or not numpy_is_faster():
+    """Use NumPy for matrix products inside a `with` block, if it is faster than PyTorch on this machine.
+
+    Blocks of several threads may overlap. The setting lasts until the last of them ends.
+    """
+    if not numpy_is_faster():
         yield
         return
-    from threadpoolctl import threadpool_limits
+    _count_numpy_users(1)
+    try:
+        yield
+    finally:
+        _count_numpy_users(-1)
 
-    with threadpool_limits(1, user_api="blas"):
-        _numpy_enabled = True
-        try:
-            yield
-        finally:
-            _numpy_enabled = False
+
+def _count_numpy_users(change: int) -> None:
+    """Count one block more or less. The first and the last one set the number of BLAS threads."""
+    global _numpy_users
+    from threadpoolctl import ThreadpoolController
+
+    with _numpy_lock:
+        if _numpy_users == 0:
+            # Only BLAS is selected. The end of a limit restores every library it selected, and would set
+            # another thread's number of OpenMP threads to that of the thread that ends it.
+            _one_blas_thread.enter_context(ThreadpoolController().select(user_api="blas").limit(limits=1))
+        _numpy_users += change
+        if _numpy_users == 0:
+            _one_blas_thread.close()
 
 
 def use_numpy(x: Tensor) -> bool:
     """Return True if NumPy should multiply this tensor. With several PyTorch threads, PyTorch is faster."""
     return (
-        _numpy_enabled
+        _numpy_users > 0
         and torch.get_num_threads() == 1
         and x.device.type == "cpu"
         and x.dtype in (torch.float32, torch.float64)
@@ -122,14 +141,21 @@ def is_local(weight: Tensor) -> bool:
 UNPACKED = (nn.ModuleList, nn.Sequential, InputNet)
 """Module types whose children stay modules, because the parent iterates over them or reads their weights."""
 
+_prepacked: WeakSet[nn.Module] = WeakSet()
+"""Models inside a `prepack` block."""
+
 
 @contextmanager
 def prepack(model: nn.Module) -> Iterator[None]:
     """Speed up decoding inside a `with` block: prepack weights, and replace submodules by plain functions.
 
     The weights must not change inside the block. Plain functions help because calling an `nn.Module` takes a
-    few microseconds, a large part of a decoding step.
+    few microseconds, a large part of a decoding step. A block inside another block of the same model has no
+    effect.
     """
+    if model in _prepacked:
+        yield
+        return
     shadows = [
         (parent, name, function)
         for parent in model.modules()
@@ -142,6 +168,7 @@ def prepack(model: nn.Module) -> Iterator[None]:
         if isinstance(module, MultiHeadAttention) and module.kernel is fused_kernel
     ]
     try:
+        _prepacked.add(model)
         for parent, name, function in shadows:
             parent.__dict__[name] = function  # found before the module of that name
         for attention in attentions:
@@ -156,6 +183,7 @@ def prepack(model: nn.Module) -> Iterator[None]:
             attention.kernel = fused_kernel
         if isinstance(model, GenerativeModel):
             del model.prepacked_head
+        _prepacked.discard(model)
 
 
 def prepack_head(model: Model) -> Callable[[Tensor], Tensor]:

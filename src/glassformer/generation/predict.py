@@ -1,25 +1,31 @@
-"""Predictions for rows of token ids: pad the rows, run the model or decode, and read the outputs."""
+"""Predictions for rows of token ids: pad the rows, run the model or a decoding engine, read the outputs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass, field
-from typing import TypeVar
+from importlib.util import find_spec
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from glassformer.blocks.heads import RegressionHead
+from glassformer.core.errors import ErrorDetail, UserError
+from glassformer.core.registry import Kind, register
 from glassformer.core.system import ThreadPool
 from glassformer.data.batching import pad
 from glassformer.generation.cpu import is_local, numpy_matmul, prepack
 from glassformer.generation.decoding import generate, is_tracing
 from glassformer.generation.search import Hypothesis
-from glassformer.generation.strategies import DecodingConfig
-from glassformer.models.base import Model, SupportsGeneration, evaluating
+from glassformer.generation.strategies import BeamConfig, DecodingConfig, GreedyConfig
+from glassformer.models.base import GenerativeModel, Model, ModelConfig, SupportsGeneration, evaluating
+from glassformer.models.task_types import TaskType
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,135 @@ class PredictedText:
 
 
 ALTERNATIVES = 5
+
+
+class Engine:
+    """Base class of engines, which generate whole outputs with the weights of a model.
+
+    decoder = with_engine(model, CTranslate2EngineConfig().build(model))
+    task.predict(decoder, rows, GreedyConfig())
+
+    Training, attention maps and traces always use the model itself.
+    """
+
+    name: str
+    """Name and version, for the protocol of an evaluation."""
+
+    def translate(
+        self,
+        rows: Sequence[np.ndarray],
+        *,
+        begin: int,
+        end: int,
+        decoding: DecodingConfig,
+        forbidden: Sequence[int],
+        is_scored: bool,
+    ) -> list[list[Hypothesis]]:
+        """Generate a target sequence for each source row. See `generation.generate`."""
+        raise NotImplementedError
+
+    def continue_rows(
+        self,
+        rows: Sequence[np.ndarray],
+        *,
+        end: int | None,
+        max_length: Sequence[int],
+        decoding: DecodingConfig,
+        forbidden: Sequence[int],
+    ) -> list[list[Hypothesis]]:
+        """Continue each row with at most `max_length` tokens, which has one number per row."""
+        raise NotImplementedError
+
+
+def with_engine(model: Model, engine: Engine | None) -> Model:
+    """Return a model with the same weights whose outputs the engine generates. None: the model itself."""
+    if engine is None or not isinstance(model, GenerativeModel):
+        return model
+    twin = copy(model)
+    twin.engine = engine
+    return twin
+
+
+class EngineConfig(Kind):
+    """Base class of the configs of decoding engines."""
+
+    def build(self, model: Model) -> Engine | None:
+        """Build the engine for a trained model. None: the model itself decodes."""
+        raise NotImplementedError
+
+    def check(self, model: ModelConfig, task_type: TaskType) -> None:
+        """Raise an ErrorDetail if the engine cannot run a model of this config."""
+
+    def check_decoding(self, decoding: DecodingConfig) -> None:
+        """Raise an ErrorDetail if the engine does not have this decoding strategy."""
+
+
+@register
+class OwnEngineConfig(EngineConfig):
+    """Decoding of this package, on any device, with every option.
+
+    Use it as the default.
+    """
+
+    kind: Literal["glassformer"] = "glassformer"
+
+    def build(self, model: Model) -> Engine | None:
+        return None
+
+
+@register
+class CTranslate2EngineConfig(EngineConfig):
+    """CTranslate2, an inference engine in C++, with the same weights: greedy decoding and beam search of
+    language models and encoder-decoders on a CPU.
+
+    Use it to decode a large test set or to serve a translation model. It needs
+    `pip install 'glassformer[export]'`. The first outputs are compared with this package's own decoding.
+    Its beam search stops as soon as `size` hypotheses have ended, which is earlier than ours.
+    """
+
+    kind: Literal["ctranslate2"] = "ctranslate2"
+    fallback: bool = Field(
+        False, description="continue with glassformer, with a warning, if the first outputs differ"
+    )
+
+    def build(self, model: Model) -> Engine | None:
+        from glassformer.generation.ctranslate2_engine import CTranslate2Engine
+
+        if model.config is not None:
+            self.check(model.config, model.task_type)
+        return CTranslate2Engine(model, self.fallback)
+
+    def check(self, model: ModelConfig, task_type: TaskType) -> None:
+        from glassformer.generation.ctranslate2 import limits  # needed with this engine only
+
+        if find_spec("ctranslate2") is None:
+            raise ErrorDetail(
+                "CTranslate2 is not installed",
+                path="evaluation.engine",
+                value=self.kind,
+                hint="pip install 'glassformer[export]'",
+            )
+        found = limits(model, task_type)
+        if found:
+            raise UserError(
+                ErrorDetail(
+                    "CTranslate2 cannot run this model",
+                    path="evaluation.engine",
+                    value=self.kind,
+                    hint="use evaluation.engine=glassformer",
+                ),
+                *found,
+            )
+
+    def check_decoding(self, decoding: DecodingConfig) -> None:
+        if not isinstance(decoding, (GreedyConfig, BeamConfig)):
+            raise ErrorDetail(
+                "CTranslate2 does not have this decoding strategy",
+                path="decoding.kind",
+                value=decoding.kind,
+                allowed=["beam", "greedy"],
+                hint="use evaluation.engine=glassformer",
+            )
 
 
 def predict_tokens(
@@ -87,6 +222,18 @@ def predict_by_decoding(
     """
     if not isinstance(model, SupportsGeneration):
         raise TypeError(f"{type(model).__name__} cannot generate")
+    engine = _engine(model)
+    if engine is not None:
+        return _predictions(
+            engine.translate(
+                rows,
+                begin=begin,
+                end=end,
+                decoding=decoding,
+                forbidden=[begin, *forbidden],
+                is_scored=is_scored,
+            )
+        )
     tokens_BL, mask_BL = _tensors(model, rows)
     hypotheses = generate(
         model,
@@ -106,12 +253,23 @@ def predict_continuations(
     decoding: DecodingConfig,
     end: int | None = None,
     forbidden: Sequence[int] = (),
+    max_tokens: int | None = None,
 ) -> list[list[Prediction]]:
-    """Continue each row with a language model, up to the model's maximum length. Return the hypotheses."""
+    """Continue each row with a language model. Return the hypotheses.
+
+    A row ends at the model's maximum length, or sooner after `max_tokens` generated tokens.
+    """
     if not isinstance(model, SupportsGeneration):
         raise TypeError(f"{type(model).__name__} cannot generate")
-    tokens_BL, mask_BL = _tensors(model, rows)
     room = [max(1, model.task_type.max_length - len(row)) for row in rows]
+    if max_tokens is not None:
+        room = [min(left, max_tokens) for left in room]
+    engine = _engine(model)
+    if engine is not None:
+        return _predictions(
+            engine.continue_rows(rows, end=end, max_length=room, decoding=decoding, forbidden=forbidden)
+        )
+    tokens_BL, mask_BL = _tensors(model, rows)
     hypotheses = generate(
         model,
         prompt=tokens_BL,
@@ -122,6 +280,11 @@ def predict_continuations(
         forbidden=forbidden,
     )
     return _predictions(hypotheses)
+
+
+def _engine(model: nn.Module) -> Engine | None:
+    """Return the engine that decodes instead of the model. A trace needs the steps of the model itself."""
+    return model.engine if isinstance(model, GenerativeModel) and not is_tracing() else None
 
 
 def _predictions(rows: list[list[Hypothesis]]) -> list[list[Prediction]]:
@@ -144,7 +307,8 @@ def _tensors(model: Model, rows: Sequence[np.ndarray]) -> tuple[Tensor, Tensor |
 def _forward(model: Model, rows: Sequence[np.ndarray]) -> Tensor:
     tokens_BL, mask_BL = _tensors(model, rows)
     with torch.inference_mode():
-        return model(tokens=tokens_BL, mask=mask_BL).float().cpu()
+        outputs = model(tokens=tokens_BL, mask=mask_BL)
+    return outputs.to(torch.promote_types(outputs.dtype, torch.float32)).cpu()
 
 
 def _choose(probabilities_LV: Tensor) -> Prediction:
@@ -217,6 +381,17 @@ def concurrency(model: nn.Module) -> int:
     return torch.get_num_threads() if _is_whole(model) and not is_tracing() else 1
 
 
+@contextmanager
+def decoding_mode(model: nn.Module) -> Iterator[None]:
+    """Make a model fast inside a `with` block: evaluation mode, prepacked weights, the faster BLAS library.
+
+    The weights must not change inside the block.
+    """
+    packed = prepack(model) if _is_whole(model) and _engine(model) is None else nullcontext()
+    with evaluating(model), packed, numpy_matmul():
+        yield
+
+
 def run_concurrently(
     model: nn.Module,
     function: Callable[[Item], Output],
@@ -229,10 +404,9 @@ def run_concurrently(
     others.
     """
     workers = min(concurrency(model), len(items))
-    packed = prepack(model) if _is_whole(model) else nullcontext()
     # Mode and weights belong to the model, which the threads share, so they are set once, outside of the
     # threads.
-    with evaluating(model), packed, numpy_matmul():
+    with decoding_mode(model):
         if workers <= 1:
             return _collect(map(function, items), progress)
         pool = ThreadPool(workers, "decoding")

@@ -95,6 +95,8 @@ def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return best[..., :count], indices[..., :count]
 
 
+LEAST_TEMPERATURE = 1e-3
+"""Smallest temperature of sampling. Below it, logits divided by it would overflow."""
 BLOCKS = 16
 """Number of blocks that a long row is divided into to find its largest values."""
 
@@ -201,7 +203,7 @@ class SampleConfig(DecodingConfig):
 
     kind: Literal["sample"] = "sample"
     temperature: float = Field(
-        1.0, ge=1e-3, description="below 1 favours probable tokens, above 1 improbable ones"
+        1.0, ge=LEAST_TEMPERATURE, description="below 1 favours probable tokens, above 1 improbable ones"
     )
     top_k: int | None = Field(
         None, ge=1, description="sample from this many most probable tokens; none: from all"

@@ -205,6 +205,8 @@ class Effects:
     """Effects on the given input alone, if `metrics` cover several examples."""
     trust: Trust = "cause"
     notes: list[str] = field(default_factory=list)
+    warning: str | None = None
+    """Reason not to trust the output for the given input, such as a length that training did not have."""
 
     def document(self) -> dict[str, Any]:
         """Return the effects as a JSON-serialisable dict."""
@@ -376,7 +378,7 @@ def show_output(
         if isinstance(task.task_type, CausalLM):
             return " ".join(task.output_symbols([next_token(model, tokens)]))
         best = task.predict(model, [tokens], decoding)[0][0]
-    return f"{best.value:.6g}" if best.value is not None else task.show_output(best.tokens)
+    return task.show_prediction(best)
 
 
 def token_effects(
@@ -424,7 +426,7 @@ def token_effects(
                 for shown, output in zip(task.input_symbols(others), outputs, strict=True)
             ],
         },
-        notes=["`after` is the most frequent output; `others` lists the output for each replacement"],
+        notes=["the output after is the most frequent output of all replacements"],
     )
 
 

@@ -18,7 +18,6 @@ from glassformer.data.batching import (
     collate_sequence_classification,
     collate_token_classification,
 )
-from glassformer.data.tokenizers import MASK
 from glassformer.generation import DecodingConfig
 from glassformer.generation.predict import Prediction
 from glassformer.inspection.maps import AxisLabels, Site
@@ -181,7 +180,7 @@ def _first(task: Task) -> tuple[int, np.ndarray]:
     if isinstance(task.task_type, MaskedLM):
         for index in range(len(examples)):
             hidden_BL = task.batch(split, np.array([index])).inputs["tokens"]
-            if hidden_BL is not None and bool((hidden_BL == MASK).any()):
+            if hidden_BL is not None and bool((hidden_BL == task.mask_token).any()):
                 return index, hidden_BL[0].numpy()
     return 0, tokens
 
@@ -275,7 +274,7 @@ def _batch(task: Task, tokens: np.ndarray, output: Sequence[int], value: float |
         return collate_seq2seq(Examples([tokens], [target]), first)
     target = np.array(output)
     if isinstance(task_type, MaskedLM):
-        target = np.where(tokens == MASK, target, IGNORED)
+        target = np.where(tokens == task.mask_token, target, IGNORED)
     return collate_token_classification(Examples([tokens], [target]), first)
 
 

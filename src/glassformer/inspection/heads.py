@@ -20,12 +20,12 @@ from glassformer.inspection.examples import ExampleGroup, group_examples
 from glassformer.inspection.maps import SITES, Site, Trust
 from glassformer.inspection.record import attentions, layers, swap_kernels, value_norms
 from glassformer.inspection.statistics import (
-    EXPLANATIONS,
     Layout,
     Measured,
     Pattern,
     Statistics,
     arrange,
+    explain,
     measure,
     nested,
     templates,
@@ -126,7 +126,7 @@ def heads_document(
     """Return the head statistics of a model as a JSON-serialisable dict.
 
     The key `untrained` has the statistics of `control`, an untrained model, if it is given. The key
-    `explanations` has one sentence per statistic.
+    `explanations` has one sentence per site and statistic.
     """
 
     def document(averages: SiteAverages) -> dict[str, Any]:
@@ -135,14 +135,15 @@ def heads_document(
 
     models = {"sites": model} | ({} if control is None else {"untrained": control})
     trust: Trust = "fact"
+    measured = {
+        key: {site: document(averages) for site, averages in average_heads(of, task, groups).items()}
+        for key, of in models.items()
+    }
     return {
         "trust": trust,
         "examples": sum(len(group.inputs) for group in groups),
-        "explanations": {**EXPLANATIONS, **task.pattern_explanations},
-        **{
-            key: {site: document(averages) for site, averages in average_heads(of, task, groups).items()}
-            for key, of in models.items()
-        },
+        "explanations": {site: explain(site, task.pattern_explanations) for site in measured["sites"]},
+        **measured,
     }
 
 

@@ -174,7 +174,8 @@ class AttentionMaps:
     sites: dict[str, SiteMaps]
     checks: Checks
     about: dict[str, str] = field(default_factory=dict)
-    """Descriptions of where the maps come from, under the keys `run`, `checkpoint`, `input` and `output`."""
+    """Descriptions of where the maps come from, under the keys `run`, `checkpoint`, `input` and `output`.
+    A `warning` is a reason not to trust the output for this input."""
 
     def __getitem__(self, site: str) -> SiteMaps:
         return self.sites[site]
@@ -193,6 +194,11 @@ class AttentionMaps:
     @property
     def subtitle(self) -> str:
         return "  →  ".join(self.about[key] for key in ("input", "output") if self.about.get(key))
+
+    @property
+    def warning(self) -> str | None:
+        """Reason not to trust the output for this input, or None."""
+        return self.about.get("warning")
 
     def save(self, path: str | Path) -> None:
         """Write a PNG, SVG, HTML or NPZ file, chosen by the extension."""
@@ -348,12 +354,10 @@ def check_selection(selection: Selection, sizes: Sizes, lengths: Lengths) -> Non
 def check_index(name: str, number: int, count: int, path: str = "", hint: str = "") -> None:
     """Raise ErrorDetail if `number` is not one of `count` items that are numbered from 0."""
     if not 0 <= number < count:
-        raise ErrorDetail(
-            f"no such {name}: they are numbered from 0 to {count - 1}",
-            path=path or name,
-            value=number,
-            hint=hint or f"choose a number from 0 to {count - 1}",
-        )
+        is_one = count == 1
+        known = f"the only {name} is 0" if is_one else f"they are numbered from 0 to {count - 1}"
+        choose = f"use {name} 0" if is_one else hint or f"choose a number from 0 to {count - 1}"
+        raise ErrorDetail(f"no such {name}: {known}", path=path or name, value=number, hint=choose)
 
 
 def _check_numbers(name: str, wanted: Sequence[int] | None, count: int) -> None:

@@ -13,7 +13,7 @@ Axes: B batch, H heads, L queries, M keys, K head width, D hidden.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -39,6 +39,7 @@ from glassformer.inspection.maps import (
     check_memory,
     check_selection,
 )
+from glassformer.inspection.sites import StateRecorder, change_sites, select_sites
 from glassformer.models.base import Model, evaluating
 
 if TYPE_CHECKING:
@@ -256,6 +257,8 @@ class Tape:
     residual: dict[Site, list[Tensor]] = field(default_factory=dict)
     """Hidden states (B, L, D) of the `encoder` and the `decoder`: the input of the first block, then the
     output of each block. The final norm is not applied."""
+    states: dict[str, list[Tensor]] = field(default_factory=dict)
+    """Tensors at the selected sites by name, one per pass through the site."""
 
     @property
     def attention(self) -> dict[Site, list[Tensor]]:
@@ -265,19 +268,48 @@ class Tape:
             for site, records in self.recorder.records.items()
         }
 
+    def __getitem__(self, name: str) -> Tensor:
+        """Return the tensor at a selected site, if the model ran once."""
+        found = self.states.get(name, [])
+        if len(found) != 1:
+            raise ErrorDetail(
+                "the model ran more than once: tape.states has a list" if found else "not recorded",
+                path="site",
+                value=name,
+                allowed=list(self.states),
+                hint=f"record(model, sites=[{name!r}]), then run the model once",
+            )
+        return found[0]
+
     def __repr__(self) -> str:
+        if self.states:
+            return f"Tape({', '.join(self.states)})"
         residual = ", ".join(f"{site}: {len(states)} states" for site, states in self.residual.items())
         attention = ", ".join(f"{site}: {len(maps)} layers" for site, maps in self.attention.items())
         return f"Tape(attention {{{attention}}}, residual {{{residual}}})"
 
 
 @contextmanager
-def record(model: nn.Module) -> Iterator[Tape]:
+def record(
+    model: nn.Module, sites: Iterable[str] | None = None, *, keeps_graph: bool = False
+) -> Iterator[Tape]:
     """Record attention weights and the residual stream of every forward pass inside a `with` block.
 
-    The model may be any module that contains blocks of this package. It runs in eval mode, and its outputs
-    equal those of the fused attention kernel up to rounding. Kernels and mode are restored at the end.
+        with gf.record(model, sites=["encoder.*.residual_post", "logits"]) as tape:
+            model(tokens)
+        tape["encoder.0.residual_post"]
+
+    With `sites`, record the tensors at these sites instead; `gf.sites(model)` lists the names. With
+    `keeps_graph` they stay part of the graph, for gradients. The model may be any module that contains
+    blocks of this package. It runs in eval mode, and its outputs equal those of the fused attention kernel
+    up to rounding. Kernels and mode are restored at the end.
     """
+    if sites is not None:
+        states = StateRecorder(keeps_graph)
+        changes = {site.name: states.at(site.name) for site in select_sites(model, sites)}
+        with change_sites(model, changes):
+            yield Tape(AttentionRecorder(EVERYTHING), states=states.states)
+        return
     with capture(model) as recorder, ExitStack() as stack:
         tape = Tape(recorder)
         for block, site in _blocks(model).items():

@@ -54,6 +54,37 @@ EXPLANATIONS: dict[str, str] = {
 
 A task explains its own patterns in `Task.pattern_explanations`.
 """
+SITE_EXPLANATIONS: dict[str, dict[str, str]] = {
+    "decoder": {
+        "diagonal": "share of attention on the token generated just before, from 0 to 1",
+        "anti-diagonal": "share of attention on the previous token with the mirrored index, from 0 to 1",
+        "previous token": "share of attention on the token generated two steps before, from 0 to 1",
+        "first token": "share of attention on the begin token, from 0 to 1",
+        "distance": (
+            "mean distance between the token generated just before and the tokens that are read, in positions"
+        ),
+    },
+    "cross": {
+        "diagonal": (
+            "share of attention of a generated token on the input token with the same index, from 0 to 1"
+        ),
+        "anti-diagonal": (
+            "share of attention on the input token with the mirrored index "
+            "(the first generated token reads the last input token), from 0 to 1"
+        ),
+        "previous token": (
+            "share of attention of a generated token on the input token whose index is one lower, from 0 to 1"
+        ),
+        "first token": "share of attention on the first token of the input, from 0 to 1",
+        "distance": "not defined, because generated tokens and input tokens are two sequences",
+    },
+}
+"""Explanations of the statistics that mean something else where a generated token is the query."""
+
+
+def explain(site: str, own: Mapping[str, str]) -> dict[str, str]:
+    """Return one sentence per statistic of an attention site; `own` are those of the task's patterns."""
+    return {**EXPLANATIONS, **SITE_EXPLANATIONS.get(site, {}), **own}
 
 
 def templates(

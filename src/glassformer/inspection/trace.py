@@ -81,6 +81,8 @@ class Trace:
     nodes: list[SearchNode] | None
     """Every candidate of the search, in step order; None if the model does not generate."""
     end: int | None = field(default=None, repr=False)
+    warning: str | None = None
+    """Reason not to trust the output for this input, such as a length that training did not have."""
 
     @property
     def chosen(self) -> int:
@@ -109,6 +111,7 @@ class Trace:
         return {
             "trust": "fact",
             "input": self.input,
+            "warning": self.warning,
             "outputs": [asdict(outcome) for outcome in self.outputs],
             "steps": [asdict(step) for step in self.steps],
             "tree": tree,
@@ -252,7 +255,7 @@ def _trace_labels(
 ) -> Trace:
     """Return the trace of a model that labels tokens, classifies or predicts a number."""
     if isinstance(model.head, RegressionHead):
-        value = f"{prediction.value:.6g}"
+        value = task.show_prediction(prediction)
         return Trace(names, [TraceOutput(value, None, [value])], [TraceStep(0, value, None, [])], None)
     with evaluating(model), torch.inference_mode():
         logits = model(tokens=row(model, tokens))[0].float().cpu().double()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from glassformer.blocks.attention import DROP_IN_KERNELS, MultiHeadAttention, PositionContext
 from glassformer.blocks.embedding import Embedding
@@ -18,7 +19,35 @@ from glassformer.blocks.masks import Mask, boolean_mask, padding
 from glassformer.blocks.positions import Sight
 from glassformer.core.errors import ErrorDetail
 from glassformer.core.registry import Kind
+from glassformer.models.checks import (
+    check_classes,
+    check_mask,
+    check_no_empty_rows,
+    check_shape,
+    check_tensor,
+    check_tokens,
+    is_checked,
+)
 from glassformer.models.task_types import SequenceClassification, TaskType
+
+if TYPE_CHECKING:
+    from glassformer.generation.predict import Engine
+
+
+class WithoutInitialisation(TorchFunctionMode):
+    """Context in which new parameters are not filled with random numbers, because weights are loaded next.
+
+    Drawing the numbers takes most of the time to open a large model.
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, arguments: Sequence[Any] = (), named: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = named or {}
+        is_fill = function in (torch.Tensor.uniform_, torch.Tensor.normal_)
+        if is_fill or getattr(function, "__module__", None) == nn.init.__name__:
+            return arguments[0] if arguments else named["tensor"]
+        return function(*arguments, **named)
 
 
 class Model(nn.Module):
@@ -29,6 +58,8 @@ class Model(nn.Module):
     """
 
     head: Head
+    config: ModelConfig | None = None
+    """Config that built the model. None: the model was put together from its parts."""
 
     def __init__(self, task_type: TaskType) -> None:
         super().__init__()
@@ -52,7 +83,12 @@ class Model(nn.Module):
         logits = model(tokens, mask=mask)
         logits = model(tokens, target, mask=mask)     # encoder-decoder
         """
+        if is_checked():
+            self.check_inputs(*inputs, **named)
         return self.head(self.hidden(*inputs, **named), self.tied_weight())
+
+    def check_inputs(self, *inputs: Any, **named: Any) -> None:
+        """Raise an ErrorDetail if the inputs of `forward` are not valid. By default, nothing is checked."""
 
     def compute_loss(
         self, inputs: Mapping[str, Tensor | None], targets: Tensor, label_smoothing: float = 0.0
@@ -68,10 +104,22 @@ class Model(nn.Module):
         `targets` has one class per token (B, L), or one class or value per sequence (B). Targets of −100 are
         ignored, and so are targets at padding.
         """
+        self.check_inputs(tokens, mask=mask)
+        check_tensor("targets", targets)
+        task_type, is_per_sequence = self.task_type, isinstance(self.task_type, SequenceClassification)
+        hint = "pass one target per sequence" if is_per_sequence else "pass one target per token"
+        check_shape("targets", targets, tokens.shape[:1] if is_per_sequence else tokens.shape, hint)
+        if not (isinstance(task_type, SequenceClassification) and task_type.is_regression):
+            check_classes(targets, task_type.num_outputs)
+        if mask is not None and is_per_sequence:
+            check_no_empty_rows(mask, targets)
+        return self._mean_loss(tokens, targets, mask, label_smoothing)
+
+    def _mean_loss(
+        self, tokens: Tensor, targets: Tensor, mask: Tensor | None, label_smoothing: float
+    ) -> Tensor:
         mask = boolean_mask(mask)
-        is_per_sequence = isinstance(self.task_type, SequenceClassification)
-        check_shape("targets", targets, tokens.shape[:1] if is_per_sequence else tokens.shape)
-        if mask is not None and not is_per_sequence:
+        if mask is not None and targets.ndim > 1:
             targets = targets.masked_fill(~mask, IGNORED)
         return self.compute_loss({"tokens": tokens, "mask": mask}, targets, label_smoothing).mean
 
@@ -82,21 +130,6 @@ class Model(nn.Module):
 
     def __repr__(self) -> str:
         return f"{self.summary()}\n{super().__repr__()}"
-
-
-def check_shape(name: str, tensor: Tensor, shape: Sequence[int | None]) -> None:
-    """Raise an ErrorDetail unless the tensor has this shape. None in `shape` allows any length."""
-    is_same = tensor.ndim == len(shape) and all(
-        size is None or size == given for size, given in zip(shape, tensor.shape, strict=True)
-    )
-    if not is_same:
-        wanted = ", ".join("any" if size is None else str(size) for size in shape)
-        raise ErrorDetail(
-            f"expected a tensor of shape ({wanted})",
-            path=name,
-            value=tuple(tensor.shape),
-            hint="pass one target per token, one target sequence per row, or one target per sequence",
-        )
 
 
 class Backbone(Model):
@@ -115,6 +148,15 @@ class Backbone(Model):
 
     def token_embedding(self) -> Tensor | None:
         return self.embedding.input_net().weight_VD
+
+    @property
+    def needs_right_padding(self) -> bool:
+        """True if padding before a real token would change the outputs, whatever the mask is."""
+        return self.is_causal
+
+    def check_inputs(self, tokens: Any, mask: Any = None, **others: Any) -> None:
+        check_tokens("tokens", tokens, self.task_type.vocabulary, self.task_type.max_length)
+        check_mask(mask, tokens, needs_right_padding=self.needs_right_padding)
 
     def encode(self, tokens_BL: Tensor, attention_mask_BL: Tensor | None = None) -> Tensor:
         """Return the vectors (B, L, D) after the last block of the stack."""
@@ -219,6 +261,31 @@ class DecodingState:
         if self.visible_BWM is not None:
             self.visible_BWM = self.visible_BWM[rows]
 
+    def join(self, other: DecodingState) -> None:
+        """Append the rows of another state, both of a model without a source and before any beams."""
+        for cache, more in zip(self.caches, other.caches, strict=True):
+            cache.join(more)
+        length = max(self.attention_mask_BM.shape[1], other.attention_mask_BM.shape[1])
+        self.is_padded = True
+        self.positions_BM = torch.cat([_widen(state.positions_BM, length) for state in (self, other)])
+        self.attention_mask_BM = torch.cat(
+            [_widen(state.attention_mask_BM, length) for state in (self, other)]
+        )
+
+    def compact(self) -> None:
+        """Remove padding between tokens: the caches become as short as the longest row."""
+        order_BM = self.attention_mask_BM.byte().argsort(dim=1, descending=True, stable=True)
+        index_BM = order_BM[:, : int(self.attention_mask_BM.sum(1).max())]
+        for cache in self.caches:
+            cache.own.pick(index_BM)
+        self.positions_BM = self.positions_BM.gather(1, index_BM)
+        self.attention_mask_BM = self.attention_mask_BM.gather(1, index_BM)
+
+
+def _widen(x_BM: Tensor, length: int) -> Tensor:
+    """Return a tensor padded with zeros (False) on the right."""
+    return x_BM if x_BM.shape[1] == length else nn.functional.pad(x_BM, (0, length - x_BM.shape[1]))
+
 
 @runtime_checkable
 class SupportsGeneration(Protocol):
@@ -287,6 +354,8 @@ class GenerativeModel(Model):
 
     prepacked_head: Callable[[Tensor], Tensor] | None = None
     """Faster function from hidden vectors to logits while `generation.cpu.prepack` is active, else None."""
+    engine: Engine | None = None
+    """Engine that generates the outputs, if the model is from `generation.predict.with_engine`, else None."""
 
     def projection(self) -> Callable[[Tensor], Tensor]:
         """Return the function from hidden vectors to logits that all decoding steps use."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,8 +13,9 @@ from glassformer.blocks.embedding import Embedding
 from glassformer.blocks.heads import Head
 from glassformer.blocks.layers import DecoderBlock, DecoderStack, EncoderStack
 from glassformer.blocks.masks import CAUSAL, Mask, boolean_mask
-from glassformer.models.base import Backbone, DecodingState, GenerativeModel, check_shape
-from glassformer.models.task_types import TaskType
+from glassformer.models.base import Backbone, DecodingState, GenerativeModel
+from glassformer.models.checks import check_classes, check_shape, check_tensor, check_tokens
+from glassformer.models.task_types import Seq2Seq, TaskType
 
 ENCODER_TOKENS = 1024
 """Maximum number of tokens per encoder batch: enough for a fast matmul, few enough for a CPU's cache."""
@@ -87,9 +89,21 @@ class EncoderDecoder(GenerativeModel, Backbone):
         Each row of `targets` is a whole sequence, begin and end tokens included, padded with −100. The
         decoder reads all tokens but the last and predicts all tokens but the first.
         """
-        check_shape("targets", targets, (len(tokens), None))
+        check_tensor("targets", targets)
+        check_shape("targets", targets, (len(tokens), None), "pass one target sequence per row")
+        check_classes(targets, self.task_type.num_outputs)
+        self.check_inputs(tokens, targets[:, :-1].clamp(min=0), mask)
         inputs = {"tokens": tokens, "target": targets[:, :-1].clamp(min=0), "mask": mask}
         return self.compute_loss(inputs, targets[:, 1:], label_smoothing).mean
+
+    def check_inputs(  # type: ignore[override]  # positional arguments in the order of `hidden`
+        self, tokens: Any, target: Any = None, mask: Any = None, **others: Any
+    ) -> None:
+        super().check_inputs(tokens, mask)
+        task_type = self.task_type
+        assert isinstance(task_type, Seq2Seq)
+        check_tokens("target", target, task_type.target_vocabulary, task_type.max_target_length)
+        check_shape("target", target, (len(tokens), None), "pass one target sequence per row")
 
     def start(self, tokens: Tensor, mask: Tensor | None = None) -> DecodingState:
         """Encode the source in groups of rows of similar length, and return the decoding state."""

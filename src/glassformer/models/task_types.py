@@ -8,7 +8,9 @@ A model's config builds a model for a task type, or raises an error if it does n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
+from typing import ClassVar
 
 from glassformer.core.errors import user_error
 
@@ -19,6 +21,23 @@ class TaskType:
 
     vocabulary: int
     max_length: int
+    name: ClassVar[str]
+    """Name of the type in words, such as `token classification`."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            size = getattr(self, each.name)
+            if each.type == "int" and (not isinstance(size, int) or size < 1):
+                raise user_error("must be a whole number from 1", path=each.name, value=size, hint="256")
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of classes or tokens among which the model chooses; 1 for a regression."""
+        return self.vocabulary
+
+    def describe(self) -> str:
+        """Return the type in words, such as `token classification` or `regression`."""
+        return self.name
 
 
 @dataclass(frozen=True)
@@ -26,6 +45,11 @@ class TokenClassification(TaskType):
     """Classification of each token into one of `classes` classes."""
 
     classes: int
+    name: ClassVar[str] = "token classification"
+
+    @property
+    def num_outputs(self) -> int:
+        return self.classes
 
 
 @dataclass(frozen=True)
@@ -40,6 +64,20 @@ class SequenceClassification(TaskType):
     is_regression: bool = False
     target_mean: float = 0.0
     target_scale: float = 1.0
+    name: ClassVar[str] = "sequence classification"
+
+    def describe(self) -> str:
+        return "regression" if self.is_regression else self.name
+
+    @property
+    def num_outputs(self) -> int:
+        return self.outputs
+
+    @property
+    def digits(self) -> int:
+        """Number of significant digits, at least 6, that show a value to a thousandth of `target_scale`."""
+        ratio = max(abs(self.target_mean) / self.target_scale, 1.0)
+        return max(6, 4 + math.floor(math.log10(ratio)))
 
     def __post_init__(self) -> None:
         if self.is_regression and not self.outputs:
@@ -50,16 +88,21 @@ class SequenceClassification(TaskType):
                 path="outputs",
                 hint="gf.SequenceClassification(vocabulary=256, max_length=128, outputs=3)",
             )
+        super().__post_init__()
 
 
 @dataclass(frozen=True)
 class CausalLM(TaskType):
     """Language model that predicts the next token at each position."""
 
+    name: ClassVar[str] = "language model"
+
 
 @dataclass(frozen=True)
 class MaskedLM(TaskType):
     """Language model that predicts masked tokens from bidirectional context."""
+
+    name: ClassVar[str] = "masked language model"
 
 
 @dataclass(frozen=True)
@@ -72,3 +115,8 @@ class Seq2Seq(TaskType):
     target_vocabulary: int
     max_target_length: int
     is_shared_vocabulary: bool = False
+    name: ClassVar[str] = "sequence to sequence"
+
+    @property
+    def num_outputs(self) -> int:
+        return self.target_vocabulary

@@ -13,7 +13,9 @@ from glassformer.blocks.embedding import Embedding, InputConfig, TokenEmbeddingC
 from glassformer.blocks.feed_forward import FeedForwardConfig, GELUConfig
 from glassformer.blocks.heads import (
     ClassHead,
+    FirstPooling,
     Head,
+    LastPooling,
     LinearOutputConfig,
     MeanPoolingConfig,
     OutputConfig,
@@ -28,6 +30,7 @@ from glassformer.core.config import validate
 from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.core.registry import register
 from glassformer.models.base import Backbone, DecodingState, GenerativeModel, Model, ModelConfig
+from glassformer.models.checks import check_mask, check_tokens, warn_about_unshifted
 from glassformer.models.closed_form import transformer_terms
 from glassformer.models.seq2seq import EncoderDecoder
 from glassformer.models.task_types import (
@@ -80,6 +83,10 @@ class SequenceClassifier(Backbone):
         self.pooling = pooling
         self.head = head
 
+    @property
+    def needs_right_padding(self) -> bool:
+        return self.is_causal or isinstance(self.pooling, (FirstPooling, LastPooling))
+
     def hidden(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the pooled vectors (B, D)."""
         mask = boolean_mask(mask)
@@ -102,10 +109,21 @@ class CausalLanguageModel(GenerativeModel, TokenPredictor):
         Without `targets`, each token is the target of the one before. With `targets` (B, L), `targets[:, i]`
         is the token after `tokens[:, i]`. Targets of −100 and at padding are ignored.
         """
-        if targets is None:
-            tokens, targets = tokens[:, :-1], tokens[:, 1:]
-            mask = None if mask is None else mask[:, 1:]
-        return super().loss(tokens, targets, mask=mask, label_smoothing=label_smoothing)
+        if targets is not None:
+            loss = super().loss(tokens, targets, mask=mask, label_smoothing=label_smoothing)
+            warn_about_unshifted(tokens, targets)
+            return loss
+        check_tokens("tokens", tokens, self.task_type.vocabulary, self.task_type.max_length + 1)
+        check_mask(mask, tokens, needs_right_padding=True)
+        if tokens.shape[1] < 2:
+            raise ErrorDetail(
+                "a sequence needs two tokens, of which the second is the target of the first",
+                path="tokens",
+                value=tuple(tokens.shape),
+                hint="pass longer sequences, or the next tokens as targets",
+            )
+        mask = None if mask is None else mask[:, 1:]
+        return self._mean_loss(tokens[:, :-1], tokens[:, 1:], mask, label_smoothing)
 
     def start(self, tokens: Tensor, mask: Tensor | None = None) -> DecodingState:
         """Return an empty state with one row per row of `tokens`. Pass the prompt itself to `advance`."""
@@ -174,7 +192,9 @@ class TransformerConfig(ModelConfig):
         build = _BUILDERS.get(type(task_type))
         if build is None:
             raise self.refuse(task_type)
-        return build(self, task_type)
+        model = build(self, task_type)
+        model.config = self
+        return model
 
     def sees(self) -> Sight:
         # A causal mask reveals how many tokens come before.

@@ -25,6 +25,7 @@ from glassformer.plotting.style import (
     text_width,
     tick_positions,
     visible,
+    wrap_to,
 )
 
 if TYPE_CHECKING:
@@ -190,7 +191,10 @@ LARGEST_CELL = 27.0
 READABLE_CELL = 7.0
 PANEL_GAP = 9.0
 SECTION_GAP = 30.0
-SCALE_WIDTH = 96.0
+SCALE_WIDTH, SCALE_HEIGHT = 96.0, 160.0
+"""Size of the colour bar with its labels."""
+LEAST_CONTENT = 330.0
+"""Smallest width of the content, so that the text under a small map does not take many lines."""
 
 
 class Section:
@@ -308,9 +312,11 @@ def draw(maps: AttentionMaps, dpi: int = FILE_DPI) -> Figure:
     limit = _panel_limit(maps)
     sections = [Section(site, limit, dpi) for site in maps.sites.values()]
     placed, width, height = _flow(sections)
-    content = max(width + SCALE_WIDTH, 330.0)
+    height = max(height, sections[0].top + SCALE_HEIGHT)  # a small map is lower than the colour bar
+    content = max(width + SCALE_WIDTH, LEAST_CONTENT)
     head = TITLE * LINE + (BODY + 1) * LINE + 14
-    foot = 18 + SMALL * LINE * 2
+    footer = _footer(maps, content)
+    foot = 18 + SMALL * LINE * len(footer)
     page_width, page_height = content + 2 * MARGIN, head + height + foot + 2 * MARGIN
     finest = LARGEST_SIDE * 72 / max(page_width, page_height)
     if dpi > finest:
@@ -325,13 +331,18 @@ def draw(maps: AttentionMaps, dpi: int = FILE_DPI) -> Figure:
     has_masked = any(site.has_masked for site in maps.sites.values())
     largest = max(site.largest for site in maps.sites.values())
     _draw_scale(sheet, MARGIN + width + 34, MARGIN + head + sections[0].top, largest, has_masked)
-    y = MARGIN + head + height + 18 + SMALL
-    sheet.text(MARGIN, y, CAPTION, SMALL, INK)
-    x = MARGIN
-    for passed, line in maps.checks.lines():
-        sheet.text(x, y + SMALL * LINE, line, SMALL, MUTED if passed else ALARM)
-        x += text_width(line, SMALL) + 12
+    for number, (line, colour) in enumerate(footer):
+        y = MARGIN + head + height + 18 + SMALL + number * SMALL * LINE
+        sheet.text(MARGIN, y, line, SMALL, colour)
     return sheet.figure
+
+
+def _footer(maps: AttentionMaps, width: float) -> list[tuple[str, str]]:
+    """Return the lines under the maps, none wider than `width` points, each with its colour."""
+    warning = [] if maps.warning is None else [(f"Warning: {maps.warning}", ALARM)]
+    checks = [(line, MUTED if passed else ALARM) for passed, line in maps.checks.lines()]
+    texts = [*warning, (CAPTION, INK), *checks]
+    return [(line, colour) for text, colour in texts for line in wrap_to(text, width, SMALL)]
 
 
 def _panel_limit(maps: AttentionMaps) -> float:

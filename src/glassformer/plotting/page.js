@@ -28,6 +28,7 @@ export async function showMaps(root, data) {
   }
   layout.append(detail.element);
   const footer = element(root, "footer");
+  if (data.warning) element(footer, "p", `Warning: ${data.warning}`, "problem");
   element(footer, "p", data.caption, "caption");
   showChecks(footer, data);
   element(footer, "p", data.rounding);

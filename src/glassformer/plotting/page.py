@@ -92,6 +92,7 @@ def describe(maps: AttentionMaps) -> dict[str, Any]:
     return {
         "title": maps.title or "attention",
         "subtitle": maps.subtitle,
+        "warning": maps.warning,
         "checks": maps.checks.lines(),
         "rounding": f"Weights on this page are rounded to 8 bits, by at most {1 / BYTE_STEPS:.3f}."
         " For exact weights, use --out map.npz.",

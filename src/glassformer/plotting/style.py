@@ -172,3 +172,15 @@ def shorten_to(text: str, width: float, size: float, weight: str = "normal") -> 
 
     fitting = bisect_left(range(1, most), True, key=is_too_wide)
     return words[:fitting].rstrip() + "…"
+
+
+def wrap_to(text: str, width: float, size: float) -> list[str]:
+    """Return the text as lines of at most `width` points each; a word that is wider is shortened."""
+    lines: list[str] = []
+    for word in text.split():
+        longer = f"{lines[-1]} {drawable(word)}" if lines else ""
+        if longer and text_width(longer, size) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(shorten_to(word, width, size))
+    return lines

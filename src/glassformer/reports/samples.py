@@ -10,12 +10,11 @@ import numpy as np
 
 from glassformer.blocks.heads import IGNORED
 from glassformer.core.errors import shorten
-from glassformer.data.tokenizers import MASK
 from glassformer.generation.predict import Prediction
 from glassformer.models.task_types import CausalLM, MaskedLM, SequenceClassification, TokenClassification
 from glassformer.plotting.markup import format_number
 from glassformer.runs.run import Run
-from glassformer.tasks.base import Seq2SeqTask, Task, mark_unknown
+from glassformer.tasks.base import CausalLMTask, Seq2SeqTask, Task, mark_unknown
 
 EXAMINED = 32
 MAX_TOKENS = 40
@@ -103,7 +102,9 @@ def _predict(run: Run, split: str, count: int) -> list[ExamplePrediction]:
         batches = [task.batch(split, indices[index : index + 1]) for index in range(count)]
         rows = [np.asarray(batch.inputs["tokens"])[0] for batch in batches]
         targets = [np.asarray(batch.targets)[0] for batch in batches]
-        indices = np.array([index for index in indices if _hidden(rows[index], targets[index])], dtype=int)
+        indices = np.array(
+            [index for index in indices if _hidden(task, rows[index], targets[index])], dtype=int
+        )
     if isinstance(task.task_type, CausalLM):
         halves = [max(1, len(row) // 2) for row in rows]
         targets = [row[half:] for row, half in zip(rows, halves, strict=True)]
@@ -111,7 +112,12 @@ def _predict(run: Run, split: str, count: int) -> list[ExamplePrediction]:
     chosen = indices.tolist()
     texts = dict(zip(chosen, _inputs(task, split, chosen, rows), strict=True))
     wholes = task.input_texts(split, chosen) if isinstance(task.task_type, CausalLM) else []
-    predictions = task.predict(run.model, [rows[index] for index in chosen], decoding) if chosen else []
+    inputs = [rows[index] for index in chosen]
+    if isinstance(task, CausalLMTask):  # no more is shown than the text has
+        longest = max((len(targets[index]) for index in chosen), default=1)
+        predictions = task.predict(run.model, inputs, decoding, max_tokens=longest) if chosen else []
+    else:
+        predictions = task.predict(run.model, inputs, decoding) if chosen else []
     pairs = task.text_pairs(split)
     samples = []
     for number, (index, (prediction, *_)) in enumerate(zip(chosen, predictions, strict=True)):
@@ -212,7 +218,7 @@ def _compare_hidden(
     make: Make, task: Task, tokens: Sequence[int], target: np.ndarray, prediction: Prediction
 ) -> ExamplePrediction:
     """Compare only the tokens that the mask token hides. Targets that the input shows are skipped."""
-    hidden = _hidden(tokens, target)
+    hidden = _hidden(task, tokens, target)
     expected = [Segment(_show_output(task, [int(target[at])])) for at in hidden]
     output = [
         Segment(_show_output(task, [prediction.tokens[at]]), prediction.tokens[at] != int(target[at]))
@@ -223,9 +229,10 @@ def _compare_hidden(
     return make(expected, output, verdict, not wrong, separator=" · ")
 
 
-def _hidden(tokens: Sequence[int] | np.ndarray, target: np.ndarray) -> list[int]:
+def _hidden(task: Task, tokens: Sequence[int] | np.ndarray, target: np.ndarray) -> list[int]:
     """Return the indices of the tokens that the mask token hides and that count in the loss."""
-    return [at for at, token in enumerate(tokens) if token == MASK and int(target[at]) != IGNORED]
+    hidden = (at for at, token in enumerate(tokens) if token == task.mask_token)
+    return [at for at in hidden if int(target[at]) != IGNORED]
 
 
 def _show_output(task: Task, tokens: Sequence[int]) -> str:

@@ -93,6 +93,11 @@ class RunSummary:
         return self.status.name == DONE and self.results.split is not None
 
     @property
+    def is_imported(self) -> bool:
+        """True if the model of the run was imported. Such a run has no measurements."""
+        return self.status.name == DONE and "imported" in self.environment
+
+    @property
     def seed(self) -> int | None:
         """Seed in the config, or None if the config has none."""
         seed = self.tree.get("seed")
@@ -106,6 +111,8 @@ class RunSummary:
     def state(self) -> str:
         """Return the state and the progress of the run as text."""
         words = MEANINGS.get(self.status.name, self.status.name)
+        if self.is_imported:
+            return "is an imported model, which was not trained here"
         if self.is_finished or not self.status.step:
             return words
         of = f" of {self.status.total_steps:,}" if isinstance(self.status.total_steps, int) else ""
@@ -136,9 +143,10 @@ def read_run(given: str) -> RunSummary:
     curve = attempt(lambda: read_curve(folder.events.path), TrainingCurve())
     if curve.lines_lost:
         warnings.append(f"{folder.events.path}: unreadable lines: {curve.lines_lost:,}")
-    if status.name == DONE and results.split is None:
+    lacks_results = status.name == DONE and results.split is None and "imported" not in environment
+    if lacks_results:
         warnings.append(f"{folder.path}: its state is done, but its results are missing")
-    if not tree or (status.name == DONE and results.split is None):
+    if not tree or lacks_results:
         status = Status("damaged", status.step, status.total_steps, None)
     return RunSummary(folder, given, status, tree, config, results, environment, curve, warnings)
 

@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 
-from glassformer.plotting.markup import Markup, format_interval, format_number, join, tag
+from glassformer.plotting.markup import (
+    Markup,
+    escape_markdown,
+    format_interval,
+    format_number,
+    join,
+    markdown_row,
+    tag,
+)
 
 EMPTY = "–"
 
@@ -69,10 +77,10 @@ class Table:
         """Return the table as Markdown text."""
         numeric = [self.is_numeric(column) for column in range(len(self.headings))]
         lines = [f"**{escape_markdown(self.caption)}**", ""] if self.caption else []
-        lines.append(_markdown_row([escape_markdown(heading) for heading in self.headings]))
-        lines.append(_markdown_row(["---:" if is_number else "---" for is_number in numeric]))
+        lines.append(markdown_row([escape_markdown(heading) for heading in self.headings]))
+        lines.append(markdown_row(["---:" if is_number else "---" for is_number in numeric]))
         for row in self.rows:
-            lines.append(_markdown_row([escape_markdown(plain(cell)) for cell in row]))
+            lines.append(markdown_row([escape_markdown(plain(cell)) for cell in row]))
         for note in self.notes:
             lines += ["", escape_markdown(note)]
         return "\n".join(lines) + "\n"
@@ -135,16 +143,6 @@ def _breakable(content: str) -> Markup:
 def exact(value: float) -> Markup:
     """Return a rounded number as HTML, with the unrounded number in the attribute `value`."""
     return tag("data", format_number(value), value=repr(value))
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def escape_markdown(content: str) -> str:
-    """Return text with its special characters escaped for a Markdown table cell."""
-    line = " ".join(content.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_{}\[\]|~$#!])", r"\\\1", line)
 
 
 LATEX: dict[str, str] = json.loads(package_file("latex.json"))

@@ -79,6 +79,11 @@ def plugin_arguments(plugins: Sequence[str]) -> list[str]:
     return [word for plugin in plugins for word in ("--plugin", plugin)]
 
 
+def preset_sentence(name: str) -> str:
+    """Return the first line of the comment at the top of a preset file: one short sentence."""
+    return preset_text(name).partition("\n")[0].lstrip("# ")
+
+
 def preset_summary(name: str) -> str:
     """Return the first paragraph of the comment at the top of a preset file, as one line."""
     lines = []

@@ -28,6 +28,8 @@ SHORT = 60
 """Number of characters above which an input is cut, if the model reads the cut input without a warning."""
 SHORT_PROMPT = 40
 """The same number for the prompt of a language model."""
+PROMPT_WORDS = 3
+"""Number of words of a prompt. A language model returns a finished sentence as it is."""
 MAX_CHARACTERS = 300
 """Maximum number of characters of an input in a command, for a model that reads only long inputs."""
 
@@ -62,6 +64,20 @@ def explain_end(trainer: Trainer, signal_name: str | None = None) -> str:
     return f"stopped by {signal_name}" if signal_name else "a stop was requested"
 
 
+def train_longer(path: Path, trainer: Trainer) -> str:
+    """Return the command that continues a training that has ended, with the option that lets it go on."""
+    steps, reason = trainer.state.step, trainer.reason_to_end()
+    epochs, minutes = max(1, trainer.state.epoch), math.ceil(trainer.state.elapsed / 60)
+    options = {
+        "max_steps": f"training.max_steps={2 * steps}",
+        "max_epochs": f"training.max_epochs={2 * epochs}",
+        "max_minutes": f"training.max_minutes={2 * minutes}",
+        "target": "training.stopping.target=null",
+        "patience": "training.stopping.patience=null",
+    }
+    return f"{resume_command(path)} {options[reason]}"
+
+
 def show_metric(results: Mapping[str, Any]) -> str:
     """Return the primary metric on the test split, or on the validation split if there is no test."""
     split, metric = "test" if "test" in results["metrics"] else "validation", results["primary_metric"]
@@ -70,7 +86,8 @@ def show_metric(results: Mapping[str, Any]) -> str:
 
 def closing_lines(results: Mapping[str, Any]) -> list[str]:
     """Return the lines that end a training: reason to end, choice of the best checkpoint, baselines."""
-    of = f" of {results['total_steps']:,}" if results["total_steps"] else ""
+    total = results["total_steps"]  # below the steps taken if a resumed run has a lower limit
+    of = f" of {total:,}" if total and total >= results["steps"] else ""
     lines = [f"ended at step {results['steps']:,}{of}: {results['ended_because']}"]
     if results["uses_last"]:
         few = "there are too few validation examples to select one (training.small_data.min_validation)"
@@ -78,14 +95,37 @@ def closing_lines(results: Mapping[str, Any]) -> list[str]:
     elif results["best_step"] is not None:
         metric, value = results["best_metric"], results["best_value"]
         lines.append(f"best checkpoint: step {results['best_step']:,}, by validation {metric} {value:.4f}")
-    for split, baselines in results["baselines"].items():
-        if "train_mean" in baselines:
-            error = f"{baselines['train_mean']:.4f} the mean of the training targets"
-            lines.append(f"for comparison, {split} mean_absolute_error: {error}")
-        elif baselines:
-            shown = "{bag_of_words:.4f} a bag of words, {majority_class:.4f} the majority class"
-            lines.append(f"for comparison, {split} accuracy: {shown.format(**baselines)}")
+    lines += [
+        f"for comparison, {split} {describe_baselines(baselines)}"
+        for split, baselines in results["baselines"].items()
+        if baselines
+    ]
     return lines
+
+
+def describe_baselines(baselines: Mapping[str, Any]) -> str:
+    """Return the metric of each baseline as text: `accuracy: 0.8000 a bag of words, …`."""
+    if "train_mean" in baselines:
+        return f"mean_absolute_error: {baselines['train_mean']:.4f} the mean of the training targets"
+    if "most_frequent_label" in baselines:
+        return f"accuracy: {baselines['most_frequent_label']:.4f} the most frequent label of train"
+    parts = [f"{baselines['bag_of_words']:.4f} a bag of words"]
+    majority, best = (baselines.get(name) for name in ("majority_label", "best_constant_label"))
+    constant = (
+        "the majority class" if majority is None else f"always {majority!r}, the majority class of train"
+    )
+    parts.append(f"{baselines['majority_class']:.4f} {constant}")
+    if best != majority:
+        parts.append(f"{baselines['best_constant']:.4f} always {best!r}, the most frequent class here")
+    return f"accuracy: {'; '.join(parts)}"
+
+
+def _best_constant(baselines: Mapping[str, Any]) -> tuple[float, str]:
+    """Return the accuracy of the best constant prediction on a split, and its name."""
+    label = baselines.get("best_constant_label")
+    if label is None:  # in the results of an earlier version
+        return baselines["majority_class"], "the majority class"
+    return baselines["best_constant"], f"always {label!r}"
 
 
 def baseline_warnings(results: Mapping[str, Any], task: Task, config: ExperimentConfig) -> list[str]:
@@ -96,6 +136,8 @@ def baseline_warnings(results: Mapping[str, Any], task: Task, config: Experiment
         count = len(task.splits[split])
         if "train_mean" in baselines:
             warning = _regression_warning(results, split, count)
+        elif "most_frequent_label" in baselines:
+            warning = _tagger_warning(results, split, count)
         else:
             warning = _classification_warning(results, split, count)
         if warning is not None:
@@ -107,17 +149,30 @@ def baseline_warnings(results: Mapping[str, Any], task: Task, config: Experiment
 def _classification_warning(results: Mapping[str, Any], split: str, count: int) -> str | None:
     """Return what a classifier's accuracy does not exceed, or None if it exceeds both baselines."""
     accuracy, baselines = results["metrics"][split]["accuracy"], results["baselines"][split]
-    majority, bag_of_words = baselines["majority_class"], baselines["bag_of_words"]
+    (constant, name), bag_of_words = _best_constant(baselines), baselines["bag_of_words"]
     error = math.sqrt(accuracy * (1 - accuracy) / max(1, count))
-    if accuracy - 2 * error <= majority < 1:
-        warning = f"on {count:,} examples is not clearly better than the majority class ({majority:.4f})"
+    if accuracy - 2 * error <= constant < 1:
+        warning = f"on {count:,} examples is not clearly better than {name} ({constant:.4f})"
     elif accuracy + error < bag_of_words:
         warning = "is below a bag of words on the same tokens"
     else:
         return None
-    if bag_of_words > max(accuracy, majority):
+    if bag_of_words > max(accuracy, constant):
         warning += f"; a linear model on word counts is better here (a bag of words has {bag_of_words:.4f})"
     return f"accuracy {accuracy:.4f} {warning}"
+
+
+def _tagger_warning(results: Mapping[str, Any], split: str, count: int) -> str | None:
+    """Return a comparison with the most frequent label, or None if the model is clearly better."""
+    accuracy, baselines = results["metrics"][split]["accuracy"], results["baselines"][split]
+    majority = baselines["most_frequent_label"]
+    lowest, _ = results["intervals"][split].get("accuracy", (accuracy, accuracy))
+    if lowest > majority or majority == 1:
+        return None
+    return (
+        f"accuracy {accuracy:.4f} on {count:,} sequences is not clearly better than the most frequent label"
+        f" for every token ({majority:.4f}); per_class in the details of evaluate has the F1 of each label"
+    )
 
 
 def _regression_warning(results: Mapping[str, Any], split: str, count: int) -> str | None:
@@ -139,7 +194,7 @@ def _advice(results: Mapping[str, Any], split: str, config: ExperimentConfig) ->
     If the model does not fit its training examples either, they train more and regularise less. Otherwise
     they reduce overfitting, unless the last checkpoint was the best.
     """
-    more = f"more epochs (training.max_epochs={2 * max(1, results['epochs'])})"
+    more = _longer(results)
     if _is_underfitted(results, split):
         fit = f"the model does not fit its training examples either ({_show_train(results)})"
         return f"{', '.join([*_less_regularisation(config), more])}; {fit}"
@@ -148,6 +203,15 @@ def _advice(results: Mapping[str, Any], split: str, config: ExperimentConfig) ->
     fewer = "fewer model.num_layers, " if getattr(config.model, "num_layers", 1) > 1 else ""
     noise = " or task.unknown_fraction" if hasattr(config.task, "unknown_fraction") else ""
     return f"more data, more model.dropout{noise}, {fewer}a pre-trained start (training.start_from)"
+
+
+def _longer(results: Mapping[str, Any]) -> str:
+    """Return advice to train longer that names the limit which ended the training."""
+    if results["ended"] == "max_steps":
+        return f"more steps (training.max_steps={2 * results['steps']})"
+    if results["ended"] == "max_minutes":
+        return "more time (training.max_minutes)"
+    return f"more epochs (training.max_epochs={2 * max(1, results['epochs'])})"
 
 
 def _less_regularisation(config: ExperimentConfig) -> list[str]:
@@ -197,7 +261,7 @@ def next_commands(path: Path, task: Task) -> list[str]:
     shown = f" {_quote(text)}" if len(text) <= SHORT else ""
     see += f"{shown} --out map.png"
     if isinstance(task, CausalLanguageTask):
-        return [f"{command('generate', str(path))} {_quote(text)}", see, measure]
+        return [f"{command('generate', str(path))} {_quote(_prompt(task, text))}", see, measure]
     predict = f"{command('predict', str(path))} {_quote(text)}"
     if isinstance(task, SequenceClassificationTask):
         return [f"{predict} --why", measure, see]
@@ -207,9 +271,14 @@ def next_commands(path: Path, task: Task) -> list[str]:
 
 
 def example_input(task: Task) -> str | None:
-    """Return a short input from the test or validation split as a user would type it, or None.
+    """Return a short input from the test or validation split as a user would type it, or None."""
+    return next(iter(example_inputs(task, 1)), None)
 
-    This is the first input that is short and gives no warning, or else the input that comes closest.
+
+def example_inputs(task: Task, count: int) -> list[str]:
+    """Return up to `count` inputs from the test or validation split as a user would type them.
+
+    These are the first inputs that are short and give no warning, or else the inputs that come closest.
     """
     split = "test" if "test" in task.splits else "validation"
     indices = range(min(len(task.splits[split]), EXAMINED))
@@ -226,10 +295,10 @@ def example_input(task: Task) -> str | None:
         except (ErrorDetail, UserError, NotImplementedError):  # not every input can be typed
             continue
         found.append((is_doubtful, cut != text, len(cut) if len(cut) > SHORT else 0, cut))
-        if not any(found[-1][:3]):
-            return cut
-    best = min(found, key=lambda entry: entry[:3])[3] if found else ""
-    return best if 0 < len(best) <= MAX_CHARACTERS else None
+        if len({entry[3] for entry in found if not any(entry[:3])}) >= count:
+            break
+    best = dict.fromkeys(entry[3] for entry in sorted(found, key=lambda entry: entry[:3]))
+    return [text for text in best if 0 < len(text) <= MAX_CHARACTERS][:count]
 
 
 def _typed(task: Task, text: str) -> str:
@@ -264,6 +333,13 @@ def _cut(task: Task, text: str) -> str:
         if readable and not isinstance(task.task_type, MaskedLM):
             break
     return min(readable, key=lambda cut: cut.count(RESERVED[MASK]), default=text)
+
+
+def _prompt(task: Task, text: str) -> str:
+    """Return the first words of a text to continue, or the whole text if they give a warning."""
+    words = text.split()
+    prompt = " ".join(words[: min(PROMPT_WORDS, max(1, len(words) - 1))])
+    return text if _has_warning(task, prompt) else prompt
 
 
 def _has_warning(task: Task, text: str) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import Field
@@ -28,16 +29,18 @@ from glassformer.data.batching import generator
 from glassformer.data.readers import file_ending
 from glassformer.evaluation.evaluate import EvaluationConfig
 from glassformer.models.base import Model, ModelConfig
-from glassformer.models.task_types import SequenceClassification
+from glassformer.models.task_types import SequenceClassification, TokenClassification
 from glassformer.models.transformer import TransformerConfig
 from glassformer.runs.folder import RunFolder
-from glassformer.runs.transfer import TransferReport, transfer
 from glassformer.tasks.base import Task, TaskConfig
 from glassformer.training.config import TrainingConfig
 from glassformer.training.distributed import ProcessGroup
-from glassformer.training.precision import check_precision, choose_device
+from glassformer.training.precision import PrecisionChoice, check_precision, choose_device, choose_precision
 from glassformer.training.small_data import describe_changes, disabled_rules, fit_to_data
 from glassformer.training.trainer import Probe, Trainer, TrainingContext
+
+if TYPE_CHECKING:
+    from glassformer.runs.transfer import TransferReport
 
 NO_EFFECT = ("parallel", "save_minutes")
 """Options of `training` that do not affect results."""
@@ -175,18 +178,29 @@ def _has_data(tree: Tree) -> bool:
     return isinstance(task, Mapping) and bool(task.get("data"))
 
 
-SIGHTS = {"distance": "sees only distances between tokens", "nothing": "does not see the order of tokens"}
+SIGHTS = {
+    "distance": ("sees only distances between tokens", "see only distances between tokens"),
+    "nothing": ("does not see the order of tokens", "do not see the order of tokens"),
+}
+"""Verb phrases for one position kind, and for several, by what they know of the position of a token."""
 
 
-def position_notes(config: ExperimentConfig) -> list[str]:
-    """Return a note if the task needs absolute positions and the model's position kind does not give them."""
-    sight = config.model.sees()
-    if sight == "absolute" or not config.task.needs_absolute_positions:
-        return []
-    return [
-        f"the position kind of the model {SIGHTS[sight]}, and {config.task.kind} needs absolute positions:"
-        " expect a low accuracy with few layers (glassformer options model.position)"
-    ]
+def position_notes(*configs: ExperimentConfig) -> list[str]:
+    """Return a note on the position kinds that lack the absolute positions that the task needs."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for config in configs:
+        sight, position = config.model.sees(), getattr(config.model, "position", config.model)
+        if sight != "absolute" and config.task.needs_absolute_positions:
+            found.setdefault((sight, config.task.kind), {})[position.kind] = None
+    notes = []
+    for (known, task), kinds in found.items():
+        one, several = SIGHTS[known]
+        subject = f"the position kind{'s' * (len(kinds) > 1)} {', '.join(kinds)}"
+        notes.append(
+            f"{subject} {several if len(kinds) > 1 else one}, and {task} needs absolute positions: expect a"
+            " low accuracy with few layers (glassformer options model.position)"
+        )
+    return notes
 
 
 class Experiment:
@@ -199,6 +213,8 @@ class Experiment:
         """Facts about data and config that the user should know before training."""
         self.transferred: TransferReport | None = None
         """Report of the weights that `build_trainer` copied from `training.start_from`, or None."""
+        self.precision: PrecisionChoice | None = None
+        """Precision that a resumed run was saved with, then the one that `build_trainer` chose."""
 
     @classmethod
     def of_run(cls, config: ExperimentConfig, folder: RunFolder, process_group: ProcessGroup) -> Experiment:
@@ -223,6 +239,7 @@ class Experiment:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_torch_seed(self.config.seed, "weights"))
             try:
+                self.config.evaluation.engine.check(self.config.model, self.task.task_type)
                 return self.config.model.build(self.task.task_type)
             except ErrorDetail as detail:
                 raise UserError(detail) from None
@@ -232,24 +249,32 @@ class Experiment:
         lengths = self.task.splits["train"].lengths()
         return fit_to_data(self.config.training, lengths, self.task.drop_last)
 
+    def small_data_note(self) -> str | None:
+        """Return the options that `fitted_training` has changed, or None if there is none."""
+        examples = len(self.task.splits["train"])
+        return describe_changes(self.config.training, self.fitted_training(), examples)
+
     @property
     def notes(self) -> list[str]:
         """Notes on the data, options that do not suit the task, and options changed for a small data set."""
-        examples = len(self.task.splits["train"])
-        fitted = describe_changes(self.config.training, self.fitted_training(), examples)
+        fitted = self.small_data_note()
         return [*self.task.notes, *position_notes(self.config), *([fitted] if fitted else [])]
 
-    def baselines(self, split: str) -> dict[str, float]:
-        """Return the accuracy (or mean absolute error) of simple baselines on a split.
+    def baselines(self, split: str) -> dict[str, Any]:
+        """Return the accuracy (or mean absolute error) of simple baselines, as `measure_baselines` does.
 
-        They exist only for tasks with one class or one number per sequence. For other tasks, return {}.
+        They exist for tasks with one class or one number per sequence, and for the user's own data with
+        one label per token. For other tasks, return {}.
         """
-        task_type = self.task.task_type
-        if not isinstance(task_type, SequenceClassification):
+        task_type, is_own = self.task.task_type, getattr(self.config.task, "data", None) is not None
+        kinds = (SequenceClassification, TokenClassification) if is_own else SequenceClassification
+        if not isinstance(task_type, kinds):
             return {}
         from glassformer.evaluation.baselines import measure_baselines  # most tasks need not load it
 
-        return measure_baselines(self.task.splits, split, task_type)
+        return measure_baselines(
+            self.task.splits, split, task_type, lambda number: self.task.output_symbols([number])[0]
+        )
 
     def build_probe(self) -> Probe | None:
         """Build the probe that records attention heads, or return None if `inspection.probe_heads` is off."""
@@ -273,15 +298,32 @@ class Experiment:
             with context.reporter.status("initialising embeddings"):
                 config.embedding_init.apply(model, self.task, context.reporter.info)
             if config.start_from is not None:
+                from glassformer.runs.transfer import transfer  # a training from scratch need not load it
+
                 self.transferred = transfer(Path(config.start_from), self.task, model, self.config.model)
         device = choose_device(config.device)
-        check_precision(config.precision, device)
+        self.precision = self._choose_precision(config.precision, device, model, context)
+        config = config.model_copy(update={"precision": self.precision.precision})
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         model.to(device)
         rank = context.process_group.rank  # each rank draws its own dropout; rank 0 draws as a single process
         torch.manual_seed(_torch_seed(self.config.seed, "training", *([rank] if rank else [])))
         return Trainer(self.task, model, config, self.config.evaluation, self.config.seed, context)
+
+    def _choose_precision(
+        self, asked: str, device: torch.device, model: Model, context: TrainingContext
+    ) -> PrecisionChoice:
+        """Return the precision: for `auto` the saved one of a resumed run, else the choice of rank 0."""
+        choice = self.precision
+        if choice is None or asked not in ("auto", choice.precision):
+            group = context.process_group
+            fields = group.on_rank_zero(lambda: asdict(choose_precision(asked, device, model)))
+            choice = PrecisionChoice(**fields)
+        if asked == "auto":
+            context.reporter.info(choice.describe())
+        check_precision(choice.precision, device)  # on every rank: each may have another processor
+        return choice
 
     def measure(self) -> Estimate:
         """Estimate time and memory by timing a few training steps of a model with initial weights."""

@@ -26,8 +26,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from glassformer import __version__
 from glassformer.core.config import Node, Tree, dump_yaml, flatten
-from glassformer.core.errors import ErrorDetail, UserError, is_out_of_memory, user_error
-from glassformer.core.system import read_regular_file
+from glassformer.core.errors import ErrorDetail, UserError, is_out_of_memory, near_match, user_error
+from glassformer.core.system import cpu_name, read_regular_file
 from glassformer.storage.files import (
     ChecksummedFolder,
     ChecksumMismatch,
@@ -69,6 +69,13 @@ class Status:
     """Host name of the machine on which process `pid` trains."""
 
 
+DATA = "data"
+"""Folder for the data files that a run itself contains."""
+
+ENDED_EARLY = {"stopped": "was stopped", "crashed": "crashed", "diverged": "diverged"}
+"""States of a run whose training did not reach its end, each as a predicate."""
+
+
 class RunFolder:
     """Folder of one training run: its files, its lock and its status."""
 
@@ -84,10 +91,11 @@ class RunFolder:
         """Return the folder of an existing run. Raise UserError if there is no run at `path`."""
         run = cls(path)
         if not run.exists():
+            near = _near_run(run.path)
             raise user_error(
                 "this folder does not contain a run" if os.path.isdir(path) else "no such run",
                 path=str(path),
-                hint="list the existing runs with glassformer runs",
+                hint=f"did you mean {near}?" if near else "list the existing runs with glassformer runs",
             )
         return run
 
@@ -136,7 +144,7 @@ class RunFolder:
         """Build the task from its saved state, so that its tokenizers are not trained again."""
         state = self.task_state()
         try:
-            return config.restore(state, seed)
+            return self._with_own_data(config).restore(state, seed)
         except Exception as error:  # a file edited by hand can be wrong in any way
             if isinstance(error, (UserError, ErrorDetail)) or is_out_of_memory(error):
                 raise
@@ -145,6 +153,24 @@ class RunFolder:
                 path=str(self.path / "task.json"),
                 hint="restore it from a copy of the run",
             ) from error
+
+    def _with_own_data(self, config: TaskConfig) -> TaskConfig:
+        """Return the config with the paths of data files in this folder, if the folder was moved.
+
+        A run on data in memory and an imported run contain their data. Their paths in the config are those
+        from the working folder in which the run was made.
+        """
+        data = getattr(config, "data", None)
+        moved = {}
+        for split in ("train", "validation", "test"):
+            path = getattr(data, split, None)
+            if isinstance(path, str) and os.path.basename(os.path.dirname(path)) == DATA:
+                own = self.path / DATA / os.path.basename(path)
+                if not os.path.exists(path) and os.path.isfile(own):
+                    moved[split] = str(own)
+        if data is None or not moved:
+            return config
+        return config.model_copy(update={"data": data.model_copy(update=moved)})
 
     def environment(self) -> dict[str, Any]:
         """Return versions, machine, data checksum and notes about the data, as saved when training began."""
@@ -278,6 +304,14 @@ class RunFolder:
         progress = status.get("step", 0), status.get("total_steps")
         return Status(name, *progress, status.get("pid"), status.get("host"))
 
+    def unfinished(self) -> str | None:
+        """Return a sentence if the training was stopped before its end, or None."""
+        status = self.status()
+        if status.name not in ENDED_EARLY:
+            return None
+        of = f" of {status.total_steps:,}" if status.total_steps else ""
+        return f"the training of this model {ENDED_EARLY[status.name]} at step {status.step:,}{of}"
+
     def _repr_html_(self) -> str:
         """Return status, metrics and options as HTML for a notebook."""
         results, options, status = self.results(), flatten(self.config()), self.status()
@@ -320,6 +354,24 @@ def list_runs(folder: Path) -> list[RunFolder]:
     return sorted(runs, key=lambda run: (run.path / CONFIG).stat().st_mtime, reverse=True)
 
 
+def list_run_groups(folder: Path) -> dict[Path, list[RunFolder]]:
+    """Return the runs of each sweep or study that is a direct subfolder of `folder`, by its path."""
+    if not os.path.isdir(folder):
+        return {}
+    groups = {path: list_runs(path / "runs") for path in sorted(folder.iterdir()) if path.is_dir()}
+    return {path: runs for path, runs in groups.items() if runs}
+
+
+def _near_run(path: Path) -> Path | None:
+    """Return the run with a similar name in the same folder or in `runs`, for an error; None if none is."""
+    for folder in dict.fromkeys((path.parent, Path("runs"))):
+        names = [run.path.name for run in list_runs(folder)]
+        near = near_match(path.name, names)
+        if near is not None:
+            return folder / near
+    return None
+
+
 def new_run_path(folder: Path, name: str) -> Path:
     """Create and return the first free folder `name-1`, `name-2`, …, so that its name is reserved."""
     try:
@@ -356,6 +408,7 @@ def environment(data_checksum: str, threads: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "machine": platform.machine(),
+        "processor": cpu_name(),
         "cores": os.cpu_count(),
         "threads": threads,
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,

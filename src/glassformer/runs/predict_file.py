@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassformer.core.errors import UserError, shorten, user_error
 from glassformer.data.columns import Column
+from glassformer.data.delimiters import DELIMITERS
+from glassformer.data.formats import CommaTable
 from glassformer.data.input_files import InputFile, InputRow
 from glassformer.data.readers import DataConfig, Format, file_ending
 from glassformer.data.text_files import printable
@@ -37,7 +39,6 @@ BLOCK_ROWS = 2048
 OUT_ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 ERRORS_KEPT = 5
 """Number of errors that the summary of a file lists."""
-_DELIMITERS = {"comma": ",", "semicolon": ";"}
 
 OnRead = Callable[[int], None]
 Show = Callable[[Prediction], str]
@@ -121,11 +122,13 @@ class InputReader:
         options: dict[str, Any] = {"columns": columns, "format": format, "header": header}
         options["encoding"] = encoding or ("utf-8" if trained is None else trained.encoding)
         self.path = path
-        self.file = InputFile.open(path, _layout(task), **options, on_read=on_read)
-        self._open_again = partial(InputFile.open, path, _layout(task), **options)
+        self.file = InputFile.open(path, training_layout(task), **options, on_read=on_read)
+        self._open_again = partial(InputFile.open, path, training_layout(task), **options)
         self._separator: str = getattr(config, "separator", None) or " "
         layout = self.file.stream.layout()
-        self.delimiter = "," if layout is None else _DELIMITERS.get(layout.delimiter, ",")
+        self.delimiter = ","
+        if layout is not None and isinstance(self.file.stream, CommaTable):
+            self.delimiter = DELIMITERS[self.file.stream.delimiter()]
         self._header = _unique(layout.names) if layout is not None and layout.has_header else None
 
     @property
@@ -170,10 +173,13 @@ class InputReader:
         if not isinstance(row, list):
             return {} if row is None else {"input": row}
         names = self._header or [f"column_{number}" for number in range(len(row))]
+        if len(row) > len(names):  # the last column keeps the cells that have no name
+            last = len(names) - 1
+            row = [*row[:last], self.delimiter.join(row[last:])]
         return dict(zip(names, row, strict=False))
 
 
-def _layout(task: Task) -> Mapping[str, Any] | None:
+def training_layout(task: Task) -> Mapping[str, Any] | None:
     """Return the column layout of the training file, or None if the file had no columns.
 
     Also return None if the model was trained on data in memory. Their only input column is named `input`, and

@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from glassformer.core.config import format_value, validate
 from glassformer.core.errors import UserError, user_error
+from glassformer.core.system import cpu_name
 from glassformer.cost.estimate import duration, estimate
 from glassformer.data.token_store import cache_folder
 from glassformer.runs.ending import (
@@ -23,15 +24,19 @@ from glassformer.runs.ending import (
     next_commands,
     resume_command,
     show_metric,
+    train_longer,
 )
 from glassformer.runs.experiment import Experiment, ExperimentConfig, resolve
 from glassformer.runs.folder import RunFolder, differences, environment, list_runs, new_run_path
 from glassformer.runs.run import Run
-from glassformer.runs.transfer import TransferReport
 from glassformer.training.distributed import ProcessGroup, SharedStore
 from glassformer.training.events import TensorBoardMirror
+from glassformer.training.precision import PrecisionChoice
 from glassformer.training.progress import Reporter
 from glassformer.training.trainer import Interrupted, StopSignals, Trainer, TrainingContext, TrainingState
+
+if TYPE_CHECKING:
+    from glassformer.runs.transfer import TransferReport
 
 DEFAULT_RUNS = Path("runs")
 """Folder in which new runs are created, relative to the working directory."""
@@ -49,6 +54,7 @@ MAY_CHANGE_ON_RESUME = (
     "training.tensorboard",
     "training.threads",
     "training.device",
+    "training.precision",
     "training.parallel",
     "inspection",
 )
@@ -123,7 +129,7 @@ class TrainingSession:
 
     def report_end(self, results: Mapping[str, Any]) -> None:
         """Print in a few lines why the training ended, its best checkpoint, its metric and its folder."""
-        for line in [*results["warnings"], *closing_lines(results)]:
+        for line in [*closing_lines(results), *results["warnings"]]:
             self.reporter.info(line)
         if self.trainer.state.ended:
             self.reporter.info(f"{show_metric(results)}; the run is in {self.folder.path}")
@@ -132,7 +138,7 @@ class TrainingSession:
 
     def _prepare(self) -> None:
         """Build the trainer, create or check the run folder, and restore the newest checkpoint if any."""
-        for note in self.experiment.notes:
+        for note in self._shown_notes():
             self.reporter.info(note)
         checksum = self.experiment.task.checksum()
         if self.process_group.broadcast(checksum) != checksum:
@@ -153,8 +159,9 @@ class TrainingSession:
             probe=self.experiment.build_probe(),
             process_group=self.process_group,
         )
-        self.trainer = self.experiment.build_trainer(context)
         is_resumed = self.folder.exists()
+        self.experiment.precision = self._saved_precision()
+        self.trainer = self.experiment.build_trainer(context)
         self.process_group.on_rank_zero(lambda: self._open_folder(checksum))
         newest = store.load_newest(self.reporter.info)
         if newest is None:
@@ -173,12 +180,29 @@ class TrainingSession:
             path, step = self.folder.path / "tensorboard", self.trainer.state.step
             self.folder.events.mirror = TensorBoardMirror(path, step)
 
+    def _saved_precision(self) -> PrecisionChoice | None:
+        """Return the precision that the run was saved with, which rank 0 reads; None if the run is new."""
+        folder = self.folder
+        saved = self.process_group.on_rank_zero(
+            lambda: folder.environment().get("precision") if folder.exists() else None
+        )
+        return None if saved is None else PrecisionChoice(**saved)
+
+    def _shown_notes(self) -> list[str]:
+        """Return the notes to print: not how the run's own copies of data in memory are read and stored."""
+        data, notes = getattr(self.config.task, "data", None), self.experiment.notes
+        train = getattr(data, "train", None)
+        if not isinstance(train, str) or Path(train).parent != self.folder.path / "data":
+            return notes
+        return [note for note in notes if ".jsonl is read as" not in note and str(cache_folder()) not in note]
+
     def _open_folder(self, checksum: str) -> None:
         if self.folder.exists():
             self._check_same(checksum)
             return
         about = environment(checksum, torch.get_num_threads())
         about["processes"] = self.process_group.world_size
+        about["precision"] = asdict(self.experiment.precision) if self.experiment.precision else None
         # Privacy: a run that is passed on must not show the user's folders.
         notes = self.experiment.notes
         about["data_notes"] = [note.replace(str(cache_folder()), "the cache") for note in notes]
@@ -189,10 +213,11 @@ class TrainingSession:
     def _report_resumed(self, saved: Mapping[str, Any]) -> None:
         """Print the step, epoch and age of the checkpoint that was restored."""
         state, total, processes = self.trainer.state, self.trainer.total_steps, saved.get("processes", 1)
-        of = f" of {total:,}" if total else ""
+        of = f" of {total:,}" if total and total >= state.step else ""
         if state.ended and self.trainer.reason_to_end():
             because = explain_end(self.trainer)
             self.reporter.info(f"this training ended at step {state.step:,}{of}: {because}; measuring again")
+            self.reporter.info(f"to train longer: {train_longer(self.folder.path, self.trainer)}")
             return
         age = f", saved {duration(max(0.0, time.time() - saved['time']))} ago" if "time" in saved else ""
         self.reporter.info(f"resuming from step {state.step:,}{of}, epoch {state.epoch + 1:,}{age}")
@@ -201,6 +226,23 @@ class TrainingSession:
                 f"checkpoint from {processes} processes, resuming with {self.process_group.world_size}:"
                 " same batches; rounding and dropout masks will differ"
             )
+        if self.process_group.is_rank_zero:
+            self._report_hardware()
+
+    def _report_hardware(self) -> None:
+        """Print the changes of processor or precision since the run began, because they change rounding."""
+        about, precision = self.folder.environment(), self.trainer.config.precision
+        now = {"processor": cpu_name(), "precision": precision}
+        saved = {
+            "processor": about.get("processor") or now["processor"],
+            "precision": (about.get("precision") or {}).get("precision", precision),
+        }
+        for name, before in saved.items():
+            if before != now[name]:
+                self.reporter.info(
+                    f"this run began with the {name} {before} and continues with {now[name]}: its results"
+                    " will differ by rounding from those of a run that was not interrupted"
+                )
 
     def _report_transfer(self, transferred: TransferReport) -> None:
         for line in transferred.lines():
@@ -214,12 +256,20 @@ class TrainingSession:
         """
         if not self.folder.exists():
             return
+        if "imported" in self.folder.environment():
+            raise user_error(
+                "this run was imported, and training would replace its weights",
+                path=str(self.folder.path),
+                hint=f"train a new run with training.start_from={self.folder.path}",
+            )
         differing = differences(_saved_config(self.folder).dump(), self.config.dump())
         allowed = {path: pair for path, pair in differing.items() if path.startswith(MAY_CHANGE_ON_RESUME)}
         changed = {path: pair for path, pair in differing.items() if path not in allowed}
+        # A limit that is given switches this rule off; only the limit was given.
+        given = {path: pair for path, pair in allowed.items() if path != "training.small_data.min_steps"}
         if allowed and not changed:
             self.reporter.info(
-                f"options that differ from the saved ones (saved → given): {_show_changes(allowed)}"
+                f"options that differ from the saved ones (saved → given): {_show_changes(given or allowed)}"
             )
         if changed:
             raise user_error(
@@ -242,11 +292,14 @@ class TrainingSession:
         raise user_error(message, path=str(self.folder.path), hint=hint)
 
     def _announce(self) -> None:
-        """Print the number of parameters and the expected time and memory."""
+        """Print the number of parameters, the expected time and memory, and what the loss includes."""
         size = sum(parameter.numel() for parameter in self.trainer.model.parameters())
         frozen = sum(self.trainer.freezing.frozen(self.trainer.state.step + 1).values())
         if frozen:
             self.reporter.info(f"{frozen:,} of {size:,} parameters are frozen; {size - frozen:,} are trained")
+        if self.config.training.label_smoothing:
+            amount = f"training.label_smoothing={self.config.training.label_smoothing:g}"
+            self.reporter.info(f"the training loss includes {amount}, the validation loss does not")
         if self.process_group.world_size > 1:
             processes = f"{self.process_group.world_size} processes ({self.config.training.parallel.kind})"
             self.reporter.info(f"{size:,} parameters on {self.trainer.device}, {processes}")
@@ -275,7 +328,7 @@ class TrainingSession:
         If training has ended (and was not just stopped), evaluate the best checkpoint and save the results.
         """
         measured: dict[str, dict[str, Any]] = {"validation": {"metrics": state.last_metrics}}
-        baselines: dict[str, dict[str, float]] = {}
+        baselines: dict[str, dict[str, Any]] = {}
         train_metrics: dict[str, float] = {}
         if state.ended and self.process_group.is_rank_zero:
             loaded = Run(self.folder.path, task=self.experiment.task)
@@ -299,6 +352,7 @@ class TrainingSession:
             "seconds": round(state.elapsed, 3),
             "tokens_per_second": round(state.tokens / state.seconds, 1) if state.seconds else 0.0,
             "parameters": sum(parameter.numel() for parameter in self.trainer.model.parameters()),
+            "precision": self.trainer.config.precision,
             "total_steps": self.trainer.total_steps,
             "best_step": state.best_step,
             "best_metric": self.trainer.selecting_metric(state.last_metrics),

@@ -183,7 +183,10 @@ def unreadable(path: Path, error: Exception) -> UserError:
     )
 
 
-def storage_error(error: Exception, folder: Path, needed: int) -> UserError:
+RESUME = "free some space or check permissions, then resume with --resume; the last checkpoint is intact"
+
+
+def storage_error(error: Exception, folder: Path, needed: int, hint: str = RESUME) -> UserError:
     """Return the UserError for a failed write, with the bytes needed and the bytes free on the disk."""
     existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     try:
@@ -194,5 +197,5 @@ def storage_error(error: Exception, folder: Path, needed: int) -> UserError:
     return user_error(
         f"the file cannot be written: {reason} ({needed:,} bytes needed, {free} bytes free)",
         path=str(folder),
-        hint="free some space or check permissions, then resume with --resume; the last checkpoint is intact",
+        hint=hint,
     )

@@ -1,8 +1,8 @@
 """Transfer studies: does pre-training help to classify reviews? Arms × numbers of labels × seeds.
 
-An arm is one way to initialise and train the classifier. All pre-trained arms start from one pre-training
+An arm is one way to initialise and train the classifier. The pre-trained arms start from one pre-training
 run. The three arms have the same tokenizer and architecture. Only the initial weights and the trained
-parameters differ. A bag-of-words baseline is the control.
+parameters differ. A bag-of-words baseline is the control. A further arm may fine-tune an imported model.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from glassformer.studies.transfer_data import (
     has_baseline,
     measure_baseline,
 )
+from glassformer.studies.transfer_imported import ImportedArm, imported_lines, log_expected_cost
 from glassformer.tasks.classification import ClassificationConfig
 from glassformer.tasks.text import DataReport
 
@@ -108,6 +109,8 @@ class TransferStudy(Study):
     options: TransferOptions
     text: TextPlan | None = None
     """Sources of the pre-training text. If None, the preset generates its own text."""
+    imported: Sequence[ImportedArm] = ()
+    """Further arms, which start from models that were pre-trained elsewhere."""
     published: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """Published accuracies by number of labels (0 for all) and by name of the arm."""
     quick_labels: Sequence[int | None] = (100,)
@@ -115,34 +118,79 @@ class TransferStudy(Study):
 
     def measure(self, context: StudyContext) -> dict[str, Any]:
         """Pre-train once, train all classifiers and measure the baseline; return the rows and plots."""
-        context.reject_partial_options()
+        context.reject_partial_options(may_be_unfinished=True)
         labels = self._label_counts(context)
         text = self._gather_text(context)
-        pretraining = self._pretraining_job(context, text)
-        context.log(f"pre-training in {pretraining.path}")
-        threads = threads_per_worker(1)
-        run_all([pretraining], workers=1, threads=threads, describe=_describe_pretraining, log=context.log)
-        # Longest first, so that no worker starts a long run while the others are already idle.
-        cells = [(count, arm) for count in reversed(labels) for arm in ARMS]
-        tokenizer = _copy_tokenizer(pretraining, context.folder)
-        jobs = {cell: self._jobs(*cell, context, pretraining, tokenizer) for cell in cells}
-        context.run(
-            [job for of_cell in jobs.values() for job in of_cell],
-            describe=lambda results: f"test {self.metric} {metric_on_test(results, self.metric):.4f}",
-        )
-        rows = [self._row(arm, count, jobs[count, arm]) for count in labels for arm in ARMS]
-        left_out = {}
+        pretraining = self._pretrain(context, text)
+        left_out = {arm.name: reason for arm in self.imported if (reason := arm.reason_to_omit(context))}
+        imported = [arm for arm in self.imported if arm.name not in left_out]
+        jobs = self._all_jobs(labels, imported, context, pretraining)
+        every = [job for of_cell in jobs.values() for job in of_cell]
+        if context.trains:
+            for arm in imported:
+                log_expected_cost(
+                    arm,
+                    [job for (name, _), found in jobs.items() for job in found if name == arm.name],
+                    context,
+                )
+            context.run(
+                every,
+                describe=lambda results: f"test {self.metric} {metric_on_test(results, self.metric):.4f}",
+            )
+        names = [arm.name for arm in ARMS] + [arm.name for arm in imported]
+        rows = [
+            self._row(name, count, jobs[name, count])
+            for count in labels
+            for name in names
+            if all(job.results() for job in jobs[name, count])
+        ]
         if has_baseline():
             rows += [self._baseline_row(count, context) for count in labels]
         else:
             left_out[BASELINE] = f"scikit-learn is not installed: {BASELINE_HINT}"
-            context.log(f"omitted: {BASELINE}; {left_out[BASELINE]}")
+        for name, reason in left_out.items():
+            context.log(f"omitted: {name}; {reason}")
         return {
             "rows": rows,
             "left_out": left_out,
+            "missing": [job.name for job in every if not job.results()],
             "pretraining": _pretraining_record(pretraining, self.pretraining, text),
+            "imported": [arm.record(arm.import_run(context)) for arm in imported],
             "plot": self._plot(rows, context),
         }
+
+    def _pretrain(self, context: StudyContext, text: PretrainingText | None) -> Job:
+        """Run the pre-training unless it is finished; return its job."""
+        job = self._pretraining_job(context, text)
+        if not context.trains and not job.results():
+            hint = "omit --finished to train it"
+            raise user_error("the pre-training has not finished", path=str(job.path), hint=hint)
+        context.log(f"pre-training in {job.path}")
+        threads = threads_per_worker(1)
+        run_all([job], workers=1, threads=threads, describe=_describe_pretraining, log=context.log)
+        return job
+
+    def _all_jobs(
+        self,
+        labels: Sequence[LabelCount],
+        imported: Sequence[ImportedArm],
+        context: StudyContext,
+        pretraining: Job,
+    ) -> dict[tuple[str, LabelCount], list[Job]]:
+        """Return the runs of each arm and number of labels.
+
+        The longest are first, so that no worker starts a long run while the others are already idle. Runs of
+        imported models are the last, because they take longer than all others together.
+        """
+        tokenizer = _copy_tokenizer(pretraining, context.folder)
+        jobs = {
+            (arm.name, count): self._jobs(count, arm, context, pretraining, tokenizer)
+            for count in reversed(labels)
+            for arm in ARMS
+        }
+        for arm in imported:
+            jobs |= self._imported_jobs(arm, labels, context)
+        return jobs
 
     def markdown(self, document: Mapping[str, Any]) -> str:
         """Return the text of `table.md` for the content of `results.json`."""
@@ -151,12 +199,12 @@ class TransferStudy(Study):
         labels = list(dict.fromkeys(row["labels"] for row in rows))
         cells = {(row["arm"], row["labels"]): row for row in rows}
         lines = [*heading(document), "## Test accuracy", ""]
-        lines += _grid(arms, labels, lambda arm, count: _accuracy(cells[arm, count]))
+        lines += _grid(arms, labels, cells, _accuracy)
         lines += _published_lines(arms, labels, cells)
         lines += ["", *_explanation(document), ""]
         lines += ["## Validation accuracy after the first epoch, mean", ""]
-        trained = [arm for arm in arms if "accuracy_by_epoch" in cells[arm, labels[0]]]
-        lines += _grid(trained, labels, lambda arm, count: _first_epoch(cells[arm, count]))
+        trained = list(dict.fromkeys(row["arm"] for row in rows if "accuracy_by_epoch" in row))
+        lines += _grid(trained, labels, cells, _first_epoch)
         plot = next(name for name in document["plot"] if name.endswith(".png"))
         lines += ["", f"![Validation accuracy against epochs]({plot})", ""]
         lines += ["## Pre-training", "", *_pretraining_lines(document["pretraining"]), ""]
@@ -239,18 +287,32 @@ class TransferStudy(Study):
             jobs.append(Job(name, config.with_overrides(unflatten(paths)), path))
         return jobs
 
-    def _row(self, arm: Arm, labels: LabelCount, jobs: Sequence[Job]) -> Row:
+    def _imported_jobs(
+        self, arm: ImportedArm, labels: Sequence[LabelCount], context: StudyContext
+    ) -> dict[tuple[str, LabelCount], list[Job]]:
+        """Return the training runs of an imported model by number of labels, the largest number first."""
+        run = arm.import_run(context)
+        jobs: dict[tuple[str, LabelCount], list[Job]] = {}
+        for count in reversed(labels):
+            jobs[arm.name, count] = []
+            for seed in range(context.seeds):
+                config = arm.config(self.classifier, run, count.asked, {**EVERY_ARM, "seed": seed})
+                job = arm.job(config, f"{count.name}, {arm.name}, seed {seed}", run)
+                jobs[arm.name, count].append(job)
+        return jobs
+
+    def _row(self, arm: str, labels: LabelCount, jobs: Sequence[Job]) -> Row:
         results = [job.results() for job in jobs]
         values = [metric_on_test(result, self.metric) for result in results]
         return {
-            "setting": f"{arm.name}, {labels.name}",
-            "published": self.published.get(labels.asked or 0, {}).get(arm.name),
+            "setting": f"{arm}, {labels.name}",
+            "published": self.published.get(labels.asked or 0, {}).get(arm),
             "theirs": None,
             "ours": statistics.fmean(values),
             "interval": student_interval(values),
             "lowest": min(values),
             "seeds": [job.config.seed for job in jobs],
-            "arm": arm.name,
+            "arm": arm,
             "labels": labels.number,
             "values": values,
             "seconds": [result["seconds"] for result in results],
@@ -347,8 +409,17 @@ def _best_epoch(job: Job) -> int | None:
 # ---------------------------------------------------------------- table.md
 
 
-def _grid(arms: Sequence[str], labels: Sequence[int], show: Callable[[str, int], str]) -> list[str]:
-    rows = [table_row([f"{count:,}", *(show(arm, count) for arm in arms)]) for count in labels]
+def _grid(
+    arms: Sequence[str],
+    labels: Sequence[int],
+    cells: Mapping[tuple[str, int], Row],
+    show: Callable[[Row], str],
+) -> list[str]:
+    """Return a table of arms by numbers of labels. A cell whose runs have not finished is a dash."""
+    rows = []
+    for count in labels:
+        shown = (show(cells[arm, count]) if (arm, count) in cells else "–" for arm in arms)
+        rows.append(table_row([f"{count:,}", *shown]))
     return [*table_head("labels", *arms), *rows]
 
 
@@ -372,7 +443,7 @@ def _published_lines(
 ) -> list[str]:
     lines = []
     for count in labels:
-        values = [cells[arm, count]["published"] for arm in arms]
+        values = [cells.get((arm, count), {}).get("published") for arm in arms]
         if any(value is not None for value in values):
             shown = ("" if value is None else f"about {100 * value:.0f} %" for value in values)
             lines.append(table_row([f"{count:,}, published", *shown]))
@@ -387,9 +458,12 @@ def _explanation(document: Mapping[str, Any]) -> list[str]:
     lines = [
         f"Models: mean of {plural(seeds, 'seed')}, with the best weights on the validation split"
         + (" and the 95 % interval of the mean over seeds (Student's t)" if seeds > 1 else "")
-        + ". All have the same architecture and tokenizer. The pre-trained arms start from **one**"
-        " pre-training (seed 0), so their intervals do not cover the variation between pre-trainings."
+        + f". {', '.join(arm.name for arm in ARMS)}: the same architecture and tokenizer. The pre-trained"
+        " arms start from **one** pre-training (seed 0), so their intervals do not cover the variation"
+        " between pre-trainings."
     ]
+    for record in document.get("imported", []):
+        lines += imported_lines(record)
     if control is not None:
         lines += [
             f"{BASELINE}: words and word pairs, C chosen on the validation split. It is deterministic,"
@@ -398,6 +472,9 @@ def _explanation(document: Mapping[str, Any]) -> list[str]:
             " validation texts and test texts."
         ]
     lines += [f"Omitted: {arm}; {why}." for arm, why in document["left_out"].items()]
+    if document.get("missing"):
+        count, first = len(document["missing"]), document["missing"][0]
+        lines += [f"**Not finished:** {plural(count, 'run')}, among them {first}."]
     workers, threads = document["workers"], document["threads_per_worker"]
     lines += [
         f"Total training time without the pre-training: {seconds / 60:.1f} minutes, with"
@@ -434,7 +511,8 @@ def _study(name: str, definition: Mapping[str, Any]) -> TransferStudy:
     if text is not None:
         text = TextPlan(**{**text, "sources": [TextSource(**source) for source in text["sources"]]})
     options = TransferOptions(**definition["options"])
-    return TransferStudy(name=name, **{**definition, "options": options, "text": text})
+    imported = [ImportedArm(**arm) for arm in definition.get("imported", [])]
+    return TransferStudy(name=name, **{**definition, "options": options, "text": text, "imported": imported})
 
 
 TRANSFER_STUDIES = [_study(name, definition) for name, definition in load_definition("transfer").items()]

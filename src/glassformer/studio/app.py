@@ -1,9 +1,11 @@
-"""The studio as an ASGI application: shared state, static files, and the table of routes."""
+"""The studio as an ASGI application and as a server: shared state, routes, static files, shutdown."""
 
 from __future__ import annotations
 
-import gzip
 import re
+import socket
+import threading
+import webbrowser
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
@@ -14,6 +16,7 @@ from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -27,22 +30,17 @@ from glassformer.core.errors import ErrorDetail, UserError, is_out_of_memory, us
 from glassformer.evaluation.metrics import EXPLANATIONS
 from glassformer.inspection.maps import CAPTION
 from glassformer.plotting.page import SHARED_SCRIPTS, SHARED_STYLES, scales
+from glassformer.runs.commands import preset_sentence
 from glassformer.runs.experiment import preset_text, presets
 from glassformer.studio import forms, limits, models, preview, runs
 from glassformer.studio.commands import Commands
-from glassformer.studio.gate import Admission, Gate
 from glassformer.studio.maps import MapStore
-from glassformer.studio.messages import (
-    MIN_COMPRESSED,
-    Refusal,
-    accepts_gzip,
-    error_reply,
-    json_reply,
-    refusal,
-)
 from glassformer.studio.models import LoadedRuns, Worker
 from glassformer.studio.runs import RunsFolder, display_path
 from glassformer.studio.trainings import Trainings
+from glassformer.web.gate import Admission, Gate
+from glassformer.web.listening import address, listen, make_uvicorn
+from glassformer.web.messages import Refusal, error_reply, file_reply, json_reply, refusal, static_file
 
 Result = TypeVar("Result")
 
@@ -87,16 +85,7 @@ class Studio:
 
 
 PLOTLY = "plotly.min.js"
-MEDIA_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".svg": "image/svg+xml",
-    ".png": "image/png",
-    ".woff2": "font/woff2",
-}
 STYLE_ID = re.compile(r"""getElementById\(["']([0-9a-f]{64})["']\)""", re.ASCII)
-NAME = re.compile(r"(?:[a-z0-9][a-z0-9._-]*/)*[a-z0-9][a-z0-9._-]*", re.ASCII)
 
 
 def plotly_path() -> Path:
@@ -125,16 +114,11 @@ def plotly_styles() -> tuple[str, ...]:
 
 def file_of(name: str) -> Path:
     """Return the path of a static file of the page, or raise a 404 `Refusal` for any other name."""
-    own = Path(str(resources.files("glassformer.studio"))) / "static"
     if name == PLOTLY:
         return plotly_path()
     if name in (*SHARED_SCRIPTS, *SHARED_STYLES):
         return Path(str(resources.files("glassformer.plotting"))) / name
-    path = own / name
-    is_inside = NAME.fullmatch(name) and path.resolve().is_relative_to(own.resolve())
-    if not is_inside or path.suffix not in MEDIA_TYPES or not path.is_file():
-        raise refusal(404, "the page has no such file", path="static", value=name, hint="reload the page")
-    return path
+    return static_file("glassformer.studio", name)
 
 
 async def index(studio: Studio, request: Request) -> Response:
@@ -146,25 +130,7 @@ async def static(studio: Studio, request: Request) -> Response:
 
 
 def _reply(request: Request, name: str) -> Response:
-    path = file_of(name)
-    status = path.stat()
-    tag = f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
-    headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
-    if tag in [
-        given.strip().removeprefix("W/") for given in request.headers.get("if-none-match", "").split(",")
-    ]:
-        return Response(status_code=304, headers=headers)
-    if accepts_gzip(request) and status.st_size >= MIN_COMPRESSED:
-        headers["Content-Encoding"] = "gzip"
-        body = _compressed(path, status.st_mtime_ns)
-    else:
-        body = path.read_bytes()
-    return Response(body, 200, headers, MEDIA_TYPES[path.suffix])
-
-
-@lru_cache(maxsize=64)
-def _compressed(path: Path, changed: int) -> bytes:
-    return gzip.compress(path.read_bytes(), compresslevel=6, mtime=0)
+    return file_reply(request, file_of(name))
 
 
 FIRST_PRESET = "reversal"
@@ -195,7 +161,9 @@ async def about(studio: Studio, request: Request) -> Response:
 @cache
 def _presets() -> tuple[dict[str, Any], ...]:
     names = sorted(presets(), key=lambda name: (name != FIRST_PRESET, name))
-    return tuple({"name": name, **_head(preset_text(name))} for name in names)
+    return tuple(
+        {"name": name, "sentence": preset_sentence(name), **_head(preset_text(name))} for name in names
+    )
 
 
 def _head(text: str) -> dict[str, str]:
@@ -276,3 +244,43 @@ async def _error_handler(request: Request, error: Exception) -> Response:
         return error_reply(refusal(507, "out of memory", hint="use a shorter input, or choose fewer layers"))
     message = "the studio failed because of a bug; its terminal shows the error"
     return error_reply(refusal(500, message, hint="report the bug with this error"))
+
+
+DEFAULT_PORT = 8770
+SHUTDOWN_SECONDS = 2
+
+
+@dataclass
+class Server:
+    """HTTP server. It listens from construction on, and `serve` runs until the process gets a signal."""
+
+    runs: Path
+    admission: Admission
+    port: int | None = None
+    plugins: Sequence[Path] = ()
+    socket: socket.socket = field(init=False)
+    studio: Studio = field(init=False)
+
+    def __post_init__(self) -> None:
+        plotly_path()
+        self.studio = Studio(RunsFolder(self.runs), tuple(self.plugins))
+        self.socket = listen(self.admission.host, self.port, DEFAULT_PORT)
+        self.port = self.socket.getsockname()[1]
+
+    @property
+    def link(self) -> str:
+        """Link for the browser. The token is in the fragment, which browsers never send to a server."""
+        return f"{address(self.admission.host, self.port or 0)}#token={self.admission.token}"
+
+    def serve(self, *, opens_browser: bool) -> None:
+        if opens_browser:
+            # In a thread, because some browsers block until they are closed.
+            threading.Thread(target=webbrowser.open, args=(self.link,), daemon=True).start()
+        try:
+            self.uvicorn().run(sockets=[self.socket])
+        finally:
+            self.studio.worker.stop()
+            self.socket.close()
+
+    def uvicorn(self) -> uvicorn.Server:
+        return make_uvicorn(create_app(self.studio, self.admission), SHUTDOWN_SECONDS)

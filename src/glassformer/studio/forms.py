@@ -21,8 +21,9 @@ from glassformer.core.options import Option, advice, first_paragraph, options_of
 from glassformer.core.registry import Kind, kinds
 from glassformer.runs.experiment import OWN_DATA, ExperimentConfig, presets, read_source, resolve
 from glassformer.runs.folder import CONFIG
-from glassformer.studio.messages import FormBody, error_document, json_reply, read_body, refusal
+from glassformer.studio.messages import FormBody
 from glassformer.studio.runs import RunsFolder, display_path
+from glassformer.web.messages import error_document, json_reply, read_body, refusal
 
 if TYPE_CHECKING:
     from glassformer.studio.app import Studio

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-URL_BYTES = 8192
-BODY_BYTES = 1 << 18
-HEAD_BYTES = 1 << 15
-"""Maximum size of a request line with its headers, in bytes."""
-
 INPUT_CHARACTERS = 20_000
 EXAMPLES = 2048
 ALTERNATIVES = 50
@@ -14,18 +9,9 @@ BEAMS = 64
 """Maximum number of beams in a beam search."""
 COMPARED_RUNS = 64
 
-CONNECTIONS = 256
-REQUESTS = 64
-"""Maximum number of concurrent requests."""
 QUEUED_JOBS = 16
 """Maximum number of jobs that wait for the model worker, which runs one job at a time."""
 FILE_THREADS = 4
-
-HEAD_SECONDS = 10.0
-BODY_SECONDS = 20.0
-IDLE_SECONDS = 15
-WRITE_SECONDS = 30.0
-RETRY_SECONDS = 2
 
 TABLE_CELLS = 2_000_000
 """Maximum number of lines in an exported CSV table. A line is a cell, and a map of 1,400 tokens fits."""

@@ -15,7 +15,7 @@ from glassformer.inspection.maps import AttentionMaps, SiteMaps
 from glassformer.plotting.attention import to_bytes
 from glassformer.plotting.page import WRITERS
 from glassformer.studio import limits
-from glassformer.studio.messages import refusal
+from glassformer.web.messages import refusal
 
 MEDIA_TYPES = {
     "png": "image/png",

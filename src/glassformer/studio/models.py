@@ -27,7 +27,7 @@ from glassformer.generation import DecodingConfig
 from glassformer.inspection.attribution import rollout
 from glassformer.inspection.maps import AttentionMaps
 from glassformer.inspection.record import attentions
-from glassformer.inspection.statistics import EXPLANATIONS
+from glassformer.inspection.statistics import explain
 from glassformer.models.base import Model
 from glassformer.plotting.page import describe
 from glassformer.runs.experiment import Experiment, ExperimentConfig
@@ -35,20 +35,10 @@ from glassformer.runs.folder import CONFIG, RunFolder
 from glassformer.runs.run import Run
 from glassformer.studio import limits
 from glassformer.studio.maps import MEDIA_TYPES, exact_rows, export_bytes, map_bytes
-from glassformer.studio.messages import (
-    AttentionBody,
-    HeadsBody,
-    InterveneBody,
-    LensBody,
-    TraceBody,
-    bytes_reply,
-    error_document,
-    json_reply,
-    query_number,
-    read_body,
-    refusal,
-)
+from glassformer.studio.messages import AttentionBody, HeadsBody, InterveneBody, LensBody, TraceBody
 from glassformer.tasks.base import CausalLMTask, Task, evaluated_rows, mark_unknown
+from glassformer.web.limits import RETRY_SECONDS
+from glassformer.web.messages import bytes_reply, error_document, json_reply, query_number, read_body, refusal
 
 if TYPE_CHECKING:
     from glassformer.studio.app import Studio
@@ -92,7 +82,7 @@ class Worker:
             raise refusal(
                 503,
                 "the model is busy",
-                retry_after=limits.RETRY_SECONDS,
+                retry_after=RETRY_SECONDS,
                 hint="repeat the request when the other requests are done",
             ) from None
         return job
@@ -255,7 +245,7 @@ def _describe_model(studio: Studio, folder: RunFolder) -> dict[str, Any]:
         "decoding": sorted(kinds(DecodingConfig)) if generates else [],
         "generates": generates,
         "max_length": getattr(task.task_type, "max_length", None),
-        "explanations": {**EXPLANATIONS, **task.pattern_explanations},
+        "explanations": {site: explain(site, task.pattern_explanations) for site in _sites(model)},
         "is_pending": False,
     }
 

@@ -12,16 +12,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from glassformer.core.errors import ErrorDetail, UserError, shorten
-from glassformer.data.check import MAX_LABELS, are_real_values, as_shown, column_uses
+from glassformer.data.check import column_uses
 from glassformer.data.columns import LABEL_ROLES
 from glassformer.data.findings import ColumnUse
 from glassformer.data.formats import Record, Stream
+from glassformer.data.labels import MAX_LABELS, are_real_values, label_warnings
 from glassformer.data.readers import DataConfig
+from glassformer.data.roles import as_shown
 from glassformer.runs.experiment import resolve
 from glassformer.studio import limits
 from glassformer.studio.forms import draft, nearest_field
-from glassformer.studio.messages import FormBody, error_document, read_body, refusal
+from glassformer.studio.messages import FormBody
+from glassformer.tasks.base import TaskConfig
 from glassformer.tasks.text import SPLITS
+from glassformer.web.messages import error_document, read_body, refusal
 
 if TYPE_CHECKING:
     from glassformer.studio.app import Studio
@@ -79,7 +83,7 @@ def _preview(studio: Studio, body: FormBody) -> dict[str, Any]:
         return {"files": files, "errors": errors}
     for split in SPLITS:
         try:
-            shown = preview_split(data, split, roles)
+            shown = preview_split(task, data, split, roles)
         except UserError as error:
             errors += [_error(detail, f"task.data.{split}", paths) for detail in error.details]
             if split == "train":
@@ -95,7 +99,9 @@ def _error(detail: ErrorDetail, default: str, paths: list[str]) -> dict[str, Any
     return error_document(detail) | {"field": nearest_field(named if named in paths else default, paths)}
 
 
-def preview_split(data: DataConfig, split: str, roles: Mapping[str, str]) -> dict[str, Any] | None:
+def preview_split(
+    task: TaskConfig, data: DataConfig, split: str, roles: Mapping[str, str]
+) -> dict[str, Any] | None:
     """Return the first rows of a split, its columns with roles such as `input`, and its class counts."""
     limit = ReadLimit()
     stream = data.stream(split, roles, limit)
@@ -106,7 +112,6 @@ def preview_split(data: DataConfig, split: str, roles: Mapping[str, str]) -> dic
     total, is_whole = 0, False
     try:
         uses = column_uses(stream)[: limits.PREVIEW_COLUMNS]
-        notes = stream.notes
         for record in _records(stream, limit):
             total += 1
             if len(rows) < limits.PREVIEW_ROWS:
@@ -117,6 +122,9 @@ def preview_split(data: DataConfig, split: str, roles: Mapping[str, str]) -> dic
     except LimitReached:
         if not rows:
             raise _too_large(stream) from None
+    notes = [*stream.notes]
+    if len(counts) <= MAX_LABELS and getattr(task, "target", None) == "label":
+        notes += label_warnings({label.strip(): count for label, count in counts.items()}, split)
     are_classes = bool(counts) and len(counts) <= MAX_LABELS and not are_real_values(counts)
     return {
         "split": split,

@@ -6,6 +6,7 @@ again. It notices that the log is shorter than before, or that the bytes before 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -23,11 +24,11 @@ from starlette.responses import Response
 
 from glassformer.core.config import Tree, dump_yaml, flatten
 from glassformer.core.errors import UserError
-from glassformer.runs.folder import CONFIG, CONFIG_JSON, RunFolder, Status
+from glassformer.runs.folder import CONFIG, CONFIG_JSON, RunFolder, Status, list_run_groups
 from glassformer.storage.files import SUMS
 from glassformer.studio import limits
-from glassformer.studio.messages import Refusal, query_number, refusal
 from glassformer.studio.models import model_info
+from glassformer.web.messages import Refusal, query_number, refusal
 
 if TYPE_CHECKING:
     from glassformer.studio.app import Studio
@@ -233,6 +234,15 @@ class RunsFolder:
                     found.append((config.st_mtime_ns, entry.name))
         return [name for _, name in sorted(found, reverse=True)]
 
+    def groups(self) -> list[dict[str, Any]]:
+        """Return name and number of runs of each sweep or study in the folder."""
+        with contextlib.suppress(OSError):
+            found = list_run_groups(self.path).items()
+            return [
+                {"name": path.name, "runs": len(runs)} for path, runs in found if NAME.fullmatch(path.name)
+            ]
+        return []
+
     def table(self) -> dict[str, Any]:
         """Return one row per run, with the config options in which the runs of a task differ."""
         with self._lock:  # one reader at a time; the next one finds everything cached
@@ -424,7 +434,8 @@ async def table(studio: Studio, request: Request) -> Response:
 def _table(studio: Studio) -> dict[str, Any]:
     document = studio.folder.table()
     names = {row["name"] for row in document["runs"]}
-    return document | {"runs": [*studio.trainings.rows(names), *document["runs"]]}
+    rows = [*studio.trainings.rows(names), *document["runs"]]
+    return document | {"runs": rows, "groups": studio.folder.groups()}
 
 
 async def run(studio: Studio, request: Request) -> Response:
@@ -441,6 +452,7 @@ def _described(studio: Studio, folder: RunFolder) -> dict[str, Any]:
         "config": flatten(config),
         "yaml": dump_yaml(config),
         "results": folder.results(),
+        "warnings": [*folder.warnings(), *folder.training_warnings()],
         "environment": folder.environment(),
         "checkpoints": checkpoints(folder),
         **studio.trainings.outcome(folder.path.name),

@@ -22,8 +22,10 @@ from glassformer.core.errors import UserError, user_error
 from glassformer.runs.folder import RunFolder, new_run_path
 from glassformer.storage.files import json_text, storage_error
 from glassformer.studio import limits
-from glassformer.studio.messages import FormBody, refusal
+from glassformer.studio.messages import FormBody
 from glassformer.studio.runs import EMPTY_ROW, RunsFolder
+from glassformer.web.limits import BODY_BYTES
+from glassformer.web.messages import refusal
 
 LOGS = ".studio"
 LOG_BYTES_SHOWN = 4000
@@ -111,7 +113,7 @@ class Trainings:
         """Return the form from which a training was started, or None if no studio started it."""
         try:
             with open(self.folder.path / LOGS / f"{name}{FORM}", "rb") as file:
-                document = json.loads(file.read(limits.BODY_BYTES))
+                document = json.loads(file.read(BODY_BYTES))
             return validate(FormBody, document).dump()
         except (OSError, ValueError, RecursionError, UserError):
             return None

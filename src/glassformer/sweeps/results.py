@@ -16,6 +16,7 @@ from glassformer.evaluation.intervals import student_interval
 from glassformer.evaluation.metrics import is_better, lower_is_better
 from glassformer.plotting.lines import STYLES, Axis, Chart, Line, draw, save
 from glassformer.plotting.style import ALARM, INK, fonts
+from glassformer.runs.experiment import position_notes
 from glassformer.storage.files import atomic_write, finite, json_bytes
 from glassformer.sweeps.definition import SweepDefinition, setting_text, short_value
 from glassformer.sweeps.queue import (
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from optuna.trial import FrozenTrial
 
-STABLE = 0.95
-"""Share of the best metric that a combination of option values without failed runs needs to be stable."""
+NEAR_BEST = 0.95
+"""Share of the best metric that a combination without failed runs needs to be in the best group."""
 WORST_FIRST = ("failed", "diverged", "pruned", "running", "waiting")
 """States from worst to best. A combination of option values has the worst state of its runs."""
 
@@ -51,7 +52,7 @@ def write_results(queue: TrialQueue, folder: Path, command: Sequence[str] = ()) 
     entries = trial_entries(definition, trials)
     rows, states = setting_rows(definition, entries), [entry["state"] for entry in entries]
     best = best_row(definition, rows)
-    mark_stable(definition, rows, best)
+    mark_best_group(definition, rows, best)
     document: dict[str, Any] = {
         "study": queue.name,
         "storage": without_password(queue.database.url),
@@ -64,6 +65,8 @@ def write_results(queue: TrialQueue, folder: Path, command: Sequence[str] = ()) 
         "seeds": list(definition.seed_range()),
         "best": None if best is None else {**best, "config": str(folder / "best.yaml")},
         "settings": rows,
+        "notes": position_notes(*(definition.config(row["params"]) for row in rows if row["params"])),
+        "warnings": list(dict.fromkeys(text for entry in entries for text in entry["warnings"])),
         "trials": entries,
         "counts": {state: states.count(state) for state in ("complete", *WORST_FIRST)},
         "files": ["results.json", "table.md"],
@@ -111,6 +114,7 @@ def _entry(
         "metrics": attributes.get("metrics", {}),
         "steps": attributes.get("steps"),
         "seconds": attributes.get("seconds"),
+        "warnings": attributes.get("warnings", []),
         "attempts": len(abandoned) + (state not in ("waiting",) and trial_state(trial) != "abandoned"),
         "explanation": explanation,
     }
@@ -178,10 +182,10 @@ def _is_complete(row: Row) -> bool:
     return row["state"] == "complete" and row["value"] is not None
 
 
-def mark_stable(definition: SweepDefinition, rows: Sequence[Row], best: Row | None) -> None:
-    """Set `is_stable` in every row: True if no run failed and the metric is close to the best row."""
+def mark_best_group(definition: SweepDefinition, rows: Sequence[Row], best: Row | None) -> None:
+    """Set `is_best_group` in every row: True if no run failed and the metric is close to the best row."""
     for row in rows:
-        row["is_stable"] = (
+        row["is_best_group"] = (
             best is not None
             and _is_complete(row)
             and _is_near(definition.metric, row["value"], best["value"])
@@ -189,7 +193,7 @@ def mark_stable(definition: SweepDefinition, rows: Sequence[Row], best: Row | No
 
 
 def _is_near(metric: str, value: float, best: float) -> bool:
-    return value * STABLE <= best if lower_is_better(metric) else value >= STABLE * best
+    return value * NEAR_BEST <= best if lower_is_better(metric) else value >= NEAR_BEST * best
 
 
 def _best_yaml(definition: SweepDefinition, best: Row, folder: Path) -> str:
@@ -211,32 +215,37 @@ def results_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str
     head = [path.rpartition(".")[2] for path in varied]
     if len(set(head)) < len(head):
         head = varied
-    head = [*head, f"validation {metric}", "95 % interval", *(["loss"] if metric != "loss" else [])]
+    has_interval = any(row["interval"] is not None for row in rows)
+    head += [f"validation {metric}", *(["95 % interval"] if has_interval else [])]
+    head += [*(["loss"] if metric != "loss" else [])]
     head += [*([f"test {metric}"] if has_test else []), "runs", "state"]
     sign = 1 if lower_is_better(metric) else -1
     lines = []
     for row in sorted(rows, key=lambda row: (_is_last(row), sign * (row["value"] or 0.0), row["trial"])):
         pair, means = row["interval"], row["metrics"]
         line = [short_value(row["params"].get(path, "")) for path in varied]
-        line += [_number(row["value"]), "" if pair is None else f"{pair[0]:.4f} … {pair[1]:.4f}"]
+        line += [_number(row["value"])]
+        line += [f"{pair[0]:.4f} … {pair[1]:.4f}" if pair else ""] if has_interval else []
         line += [_number(means.get("validation", {}).get("loss"))] if metric != "loss" else []
         line += [_number(means.get("test", {}).get(metric))] if has_test else []
-        state = "stable" if row["is_stable"] else row["state"]
+        state = (
+            "best group" if row["is_best_group"] else "worse" if row["state"] == "complete" else row["state"]
+        )
         lines.append([*line, str(len(row["seeds"])), state])
     return head, lines
 
 
 def table_notes(document: Mapping[str, Any]) -> list[str]:
-    """Return notes below the table: what `stable` and `complete` mean, and why intervals are missing."""
-    rows, near = document["settings"], f"within {100 * (1 - STABLE):.0f} % of the best"
+    """Return notes below the table: what `best group` and `worse` mean, and why some values must be worse."""
+    rows, near = document["settings"], f"within {100 * (1 - NEAR_BEST):.0f} % of the best"
     notes = []
-    if any(row["is_stable"] for row in rows):
-        notes.append(f"stable: no run failed, and validation {document['metric']} is {near}")
-    if any(row["state"] == "complete" and not row["is_stable"] for row in rows):
-        notes.append(f"complete: no run failed, but validation {document['metric']} is not {near}")
+    if any(row["is_best_group"] for row in rows):
+        notes.append(f"best group: no run failed, and validation {document['metric']} is {near}")
+    if any(row["state"] == "complete" and not row["is_best_group"] for row in rows):
+        notes.append(f"worse: no run failed, but validation {document['metric']} is not {near}")
     if len(document["seeds"]) == 1:
         notes.append("an interval needs several runs per combination: add --seeds 3")
-    return notes
+    return [*notes, *document["notes"]]
 
 
 def failure_notes(document: Mapping[str, Any]) -> list[str]:
@@ -263,7 +272,7 @@ def markdown(definition: SweepDefinition, document: Mapping[str, Any]) -> str:
     text = [f"# Sweep {document['study']}", "", f"Varied: {varied}. Sampler: {definition.sampler}."]
     text += ["", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     text += [f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines]
-    text += ["", *(f"- {note}" for note in failure_notes(document))]
+    text += ["", *(f"- {note}" for note in (*document["warnings"], *failure_notes(document)))]
     text += ["", f"The best setting is chosen by validation {definition.metric}, never by the test set."]
     text += ["", *(f"- {note}" for note in table_notes(document)), ""]
     counts = ", ".join(f"{count} {state}" for state, count in document["counts"].items() if count)
@@ -274,8 +283,8 @@ def markdown(definition: SweepDefinition, document: Mapping[str, Any]) -> str:
 
 MAX_COLUMNS = 6
 SERIES = (0, 2, 3)
-"""Index of the plot style of each metric. Index 1 is the green that marks stable combinations."""
-STABLE_COLOUR = STYLES[1][0]
+"""Index of the plot style of each metric. Index 1 is the green that marks the best group."""
+BEST_COLOUR = STYLES[1][0]
 OPTUNA_SIZE = (8.0, 4.5)
 """Width and height of Optuna's plots, in inches."""
 
@@ -286,7 +295,8 @@ RowPoint = tuple[float, float, Row]
 def draw_curves(definition: SweepDefinition, rows: Sequence[Row], folder: Path) -> list[str]:
     """Plot each metric against each varied option to `curves.png` and `curves.svg`; return their names.
 
-    One varied option gives a line with confidence intervals. Several give one point per combination.
+    One varied number gives a line with confidence intervals. Names, and several varied options, give one
+    point per combination.
     """
     rows = [row for row in rows if row["params"]]
     measured = {name for row in rows for name in row["metrics"].get("validation", {})}
@@ -295,7 +305,7 @@ def draw_curves(definition: SweepDefinition, rows: Sequence[Row], folder: Path) 
     panels = [(name, path) for name in names for path in paths]
     charts = [_chart(definition, rows, path, name, SERIES[names.index(name)]) for name, path in panels]
     title = f"Ring: best of {len(rows)} settings by validation {definition.metric}"
-    caption = "green: stable, within 5 % of the best and no failed run · red cross: diverged or failed"
+    caption = "green: best group, within 5 % of the best and no failed run · red cross: diverged or failed"
     if definition.seeds > 1 and len(paths) == 1:
         caption += "\nbars: 95 % intervals of the mean over seeds"
     figure = draw(charts, title, caption, columns=len(paths))
@@ -307,7 +317,7 @@ def draw_curves(definition: SweepDefinition, rows: Sequence[Row], folder: Path) 
 def _chart(definition: SweepDefinition, rows: Sequence[Row], path: str, name: str, series: int) -> Chart:
     points = _points(definition, rows, path, name)
     values, is_alone = definition.space.axes[path], len(definition.texts) == 1
-    is_numeric = all(is_number(row["params"][path]) for row in rows)
+    is_numeric = _is_numeric(rows, path)
     x = Axis(
         path,
         is_log=is_numeric and values.is_log,
@@ -322,14 +332,19 @@ def _chart(definition: SweepDefinition, rows: Sequence[Row], path: str, name: st
         finite,  # not with several paths: bars of several settings at one value would overlap
         has_bars=True,
         series=series,
-        is_connected=is_alone and len(points) > 1,
+        is_connected=is_alone and is_numeric and len(points) > 1,  # names have no order
     )
     return Chart("", [line], x, Axis(f"validation {name}"))
 
 
+def _is_numeric(rows: Sequence[Row], path: str) -> bool:
+    """Return True if all values of a varied option are numbers."""
+    return all(is_number(row["params"][path]) for row in rows)
+
+
 def _position(definition: SweepDefinition, rows: Sequence[Row], path: str, row: Row) -> float:
     """Return the x position of a row: the value if all values are numbers, otherwise the value's index."""
-    if all(is_number(other["params"][path]) for other in rows):
+    if _is_numeric(rows, path):
         return float(row["params"][path])
     return float((definition.space.axes[path].listed() or []).index(row["params"][path]))
 
@@ -344,15 +359,15 @@ def _points(definition: SweepDefinition, rows: Sequence[Row], path: str, name: s
 
 
 def _mark(axes: Axes, definition: SweepDefinition, rows: Sequence[Row], path: str, name: str) -> None:
-    """Mark in a plot the best combination of option values, nearly as good ones (stable), and failed runs."""
+    """Mark in a plot the best combination of option values, nearly as good ones, and failed runs."""
     points = _points(definition, rows, path, name)
-    stable = [point for point in points if point[2]["is_stable"]]
-    halo: dict[str, Any] = {"color": STABLE_COLOUR, "alpha": 0.3, "markersize": 15, "markeredgewidth": 0}
-    axes.plot([point[0] for point in stable], [point[1] for point in stable], "o", **halo)
-    if len(definition.texts) == 1:
-        for left, right in itertools.pairwise(points):  # stable neighbours form a region
-            if left[2]["is_stable"] and right[2]["is_stable"]:
-                axes.axvspan(left[0], right[0], color=STABLE_COLOUR, alpha=0.12, linewidth=0)
+    near = [point for point in points if point[2]["is_best_group"]]
+    halo: dict[str, Any] = {"color": BEST_COLOUR, "alpha": 0.3, "markersize": 15, "markeredgewidth": 0}
+    axes.plot([point[0] for point in near], [point[1] for point in near], "o", **halo)
+    if len(definition.texts) == 1 and _is_numeric(rows, path):
+        for left, right in itertools.pairwise(points):  # neighbours of the best group form a region
+            if left[2]["is_best_group"] and right[2]["is_best_group"]:
+                axes.axvspan(left[0], right[0], color=BEST_COLOUR, alpha=0.12, linewidth=0)
     best = best_row(definition, [row for _, _, row in points])
     ring: dict[str, Any] = {"markersize": 13, "markerfacecolor": "none", "markeredgecolor": INK, "zorder": 4}
     for x, y, row in points:

@@ -137,7 +137,7 @@ class TrialRun:
                     raise TrialLost from None
                 if heartbeat.is_lost:
                     raise TrialLost
-                return self._conclude(results)
+                return self._conclude(results, folder.warnings())
         except TrialLost:
             self._discard(folder)
             raise
@@ -163,11 +163,11 @@ class TrialRun:
             self.was_stopped = True
         return results
 
-    def _conclude(self, results: Mapping[str, Any]) -> str:
+    def _conclude(self, results: Mapping[str, Any], warnings: list[str]) -> str:
         if self.was_stopped:
             self.queue.release(self.trial_id)
             return f"stopped at step {results['steps']:,} and saved"
-        metric, facts = self.queue.definition.metric, self._facts(results)
+        metric, facts = self.queue.definition.metric, self._facts(results) | {"warnings": warnings}
         if results["ended"] == "signal":
             text = f"step {results['steps']:,}: its validation fell behind the other runs"
             return self._finish("pruned", text, **facts)

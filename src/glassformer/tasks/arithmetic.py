@@ -48,12 +48,12 @@ OPERATION_OF_WORD = {word: name for name, operation in OPERATIONS.items() for wo
 _DIGITS = r"(?:POSITIVE|NEGATIVE)\s*\d(?:\s*\d)*|[+-]?\s*\d+"
 _OPERAND = rf"({_DIGITS}|\(\s*(?:{_DIGITS})\s*\))"
 _WORDS = "|".join(re.escape(word) for word in OPERATION_OF_WORD)
-_EXPRESSION = re.compile(
+EXPRESSION = re.compile(
     rf"(?:BOS\s*)?{_OPERAND}\s*({_WORDS})\s*{_OPERAND}\s*(?:EOS|=\s*\??)?", re.ASCII | re.IGNORECASE
 )
 _RESULT = re.compile(rf"(?:BOS\s*)?{_OPERAND}\s*(?:EOS)?", re.ASCII | re.IGNORECASE)
 # Typographic variants of hyphen, plus, times and space.
-_TYPED = str.maketrans("−–—－﹣＋＊\u00a0\u202f", "-----+*  ")
+TYPED = str.maketrans("−–—－﹣＋＊\u00a0\u202f", "-----+*  ")
 _KNOWN = re.compile(rf"(?:BOS|EOS|POSITIVE|NEGATIVE|{_WORDS}|\d+|[()=?]|\s+)*", re.ASCII | re.IGNORECASE)
 
 
@@ -295,8 +295,8 @@ class ArithmeticTask(Seq2SeqTask):
         return self._encode_inputs(np.array([self._read_expression(text)]))[0].astype(np.int64)
 
     def _read_expression(self, text: str) -> tuple[int, int, int]:
-        text = text.translate(_TYPED).strip()
-        match = _EXPRESSION.fullmatch(text)
+        text = text.translate(TYPED).strip()
+        match = EXPRESSION.fullmatch(text)
         if match is None:
             raise _explain(text)
         first, word, second = match.groups()
@@ -313,7 +313,7 @@ class ArithmeticTask(Seq2SeqTask):
         return _read_number(first), self.config.operations.index(operation), _read_number(second)
 
     def _read_result(self, text: str) -> int:
-        match = _RESULT.fullmatch(text.translate(_TYPED).strip())
+        match = _RESULT.fullmatch(text.translate(TYPED).strip())
         if match is None:
             raise ErrorDetail(f"the result is not a number: {shorten(repr(text), 60)}")
         return _read_number(match.group(1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -22,6 +22,8 @@ from glassformer.data.batching import (
     collate_sequence_classification,
     collate_token_classification,
 )
+from glassformer.data.formats import Stream
+from glassformer.data.readers import DataConfig
 from glassformer.data.text_files import undecoded
 from glassformer.evaluation.metrics import Decoded, Progress
 from glassformer.generation import DecodingConfig, GreedyConfig
@@ -34,10 +36,16 @@ from glassformer.generation.predict import (
     predict_tokens,
 )
 from glassformer.models.base import Model
-from glassformer.models.task_types import TaskType
+from glassformer.models.task_types import CausalLM, SequenceClassification, TaskType
 
 UNKNOWN_MARKS = ("‹", "›")
 """Signs around a part of a text that the model does not know, in a terminal and on the axes of a map."""
+TWIN_EXAMPLES = 1000
+"""Number of examples whose tokens may replace a token of an input in `Task.twin`."""
+MAX_NUMBER = float(np.finfo(np.float32).max)
+"""Largest absolute value of a target that is a number."""
+FLOAT64_SPREAD = 1e-12
+"""Ratio of standard deviation to mean up to which numbers differ by rounding errors of float64 only."""
 _WORD = re.compile(r"\S+")
 
 
@@ -60,21 +68,37 @@ Patterns = dict[str, dict[str, np.ndarray]]
 def parse_number(value: Any) -> float:
     """Return a table cell as a float; raise ErrorDetail if it is not a number or is not finite in float32."""
     try:
-        number = float(value)
+        number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         number = math.nan
-    if isinstance(value, bool) or not abs(number) <= np.finfo(np.float32).max:
+    if math.isnan(number):
         hint = "write a number such as 0.5; or set task.data.header=true, if the line is a header"
         raise ErrorDetail("not a number", value=value, hint=f"{hint}; or set task.target=label")
+    if abs(number) > MAX_NUMBER:
+        size = "infinite" if math.isinf(number) else f"too large (at most {MAX_NUMBER:.1e})"
+        raise ErrorDetail(f"the number is {size}", value=value, hint="correct it, or remove the row")
     return number
 
 
-def target_statistics(targets: np.ndarray) -> dict[str, float]:
-    """Return `target_mean` and `target_scale` (the standard deviation, or 1 if all targets are equal)."""
-    mean, scale = float(targets.mean(dtype=np.float64)), float(targets.std(dtype=np.float64))
-    # A standard deviation of rounding errors means that all targets are equal.
-    is_constant = scale <= 1e-6 * abs(mean)
-    return {"target_mean": mean, "target_scale": 1.0 if is_constant else scale}
+def target_statistics(targets: np.ndarray, path: str) -> dict[str, float]:
+    """Return mean and standard deviation of the training targets as `target_mean` and `target_scale`.
+
+    Raise UserError if all targets are equal, or differ by the rounding errors of float64 only.
+    """
+    mean, scale = float(targets.mean()), float(targets.std())
+    if scale <= FLOAT64_SPREAD * abs(mean):
+        raise user_error(
+            f"all {len(targets):,} training targets are {targets[0]:g}: nothing to predict",
+            path=path,
+            hint="check that the targets are the right column, and that the rows are not a sorted subset",
+        )
+    return {"target_mean": mean, "target_scale": scale}
+
+
+def show_numbers(task_type: TaskType, numbers: Sequence[float]) -> list[str]:
+    """Return predicted numbers as text, with the digits that the spread of the targets requires."""
+    assert isinstance(task_type, SequenceClassification)
+    return [f"{number:.{task_type.digits}g}" for number in numbers]
 
 
 def at_location(detail: ErrorDetail, location: str) -> UserError:
@@ -141,6 +165,8 @@ class Task:
     """True if the last, incomplete batch of each training epoch is dropped."""
     generates_outputs: ClassVar[bool] = False
     """True if outputs are generated token by token. Evaluation then decodes them and scores the result."""
+    mask_token: int = -1
+    """Id of the token that hides a token to predict; −1 if the task has no such token."""
     pattern_explanations: ClassVar[Mapping[str, str]] = {}
     """One-sentence explanation of each pattern in `attention_patterns`, by name."""
 
@@ -159,6 +185,18 @@ class Task:
     def state(self) -> dict[str, Any]:
         """Return the tokenizers and vocabularies that `restore` needs, as a JSON-serialisable dict."""
         return {}
+
+    def replace_data(self, split: str, stream: Stream, data: DataConfig) -> list[str]:
+        """Replace all splits of a restored task by one with new labelled examples. Return notes on them.
+
+        Rows whose labels do not occur in train are left out or rejected, as in a test split. `data` is the
+        config with which the stream was opened.
+        """
+        raise NotImplementedError
+
+    def comparable(self, split: str) -> Iterable[Hashable]:
+        """Yield the inputs of a split in a form in which equal examples of two splits are equal."""
+        return ()
 
     def collate(self, examples: Examples, indices: np.ndarray) -> Batch:
         raise NotImplementedError
@@ -241,6 +279,12 @@ class Task:
         """Return the output as one line of text."""
         return " ".join(self.output_symbols(tokens))
 
+    def show_prediction(self, prediction: Prediction) -> str:
+        """Return a predicted output or number as one line of text."""
+        if prediction.value is None:
+            return self.show_output(prediction.tokens)
+        return show_numbers(self.task_type, [prediction.value])[0]
+
     def predict(self, model: Model, rows: Inputs, decoding: DecodingConfig | None = None) -> Predictions:
         """Return a list of predictions for each input, the most likely first."""
         return [[prediction] for prediction in self.predict_best(model, rows)]
@@ -293,6 +337,30 @@ class Task:
         """Return the correct output tokens for an input, or None if the task cannot compute them."""
         return None
 
+    def twin(self, tokens: np.ndarray, split: str, seed: int = 0) -> np.ndarray | None:
+        """Return the input with one token changed to one that another example has at its position.
+
+        Each seed gives another twin. Return None if no example of the same length differs.
+        """
+        examples = self.splits[split].inputs
+        others = [np.asarray(examples[index]) for index in range(min(len(examples), TWIN_EXAMPLES))]
+        if isinstance(self.task_type, CausalLM):  # the input is a prompt: the beginning of a text
+            others = [other[: len(tokens)] for other in others]
+        choices = [
+            (int(position), int(other[position]))
+            for other in others
+            if len(other) == len(tokens)
+            for position in np.flatnonzero(other != tokens)
+        ]
+        # A masked token stays masked: it is what a masked language model predicts.
+        choices = [pair for pair in dict.fromkeys(choices) if int(tokens[pair[0]]) != self.mask_token]
+        if not choices:
+            return None
+        position, token = choices[int(np.random.default_rng(seed).integers(len(choices)))]
+        twin = np.array(tokens, dtype=np.int64)
+        twin[position] = token
+        return twin
+
     def attention_patterns(self, tokens: Sequence[int], generated: Sequence[int] = ()) -> Patterns:
         """Return attention patterns that would solve this task, besides those that apply to every task.
 
@@ -316,17 +384,44 @@ class SequenceClassificationTask(Task):
     predict_best = staticmethod(predict_sequences)
 
 
-def label_values(labels: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the labels that are not text in the data, as text to value, from pairs (text, value).
+class LabelTypes:
+    """Distinct labels of the training split with their values in the data: texts, numbers or booleans."""
 
-    A label that occurs with values of different types, such as 1 and "1", is left out.
-    """
-    found: dict[str, Any] = {}
-    for label, value in labels:
-        first = found.setdefault(label, value)
-        if type(first) is not type(value):
-            found[label] = label
-    return {label: value for label, value in found.items() if isinstance(value, (bool, int, float))}
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, type], tuple[Any, int]] = {}
+
+    def add(self, label: str, value: Any, index: int) -> None:
+        """Add the label of one example, as text and as the value in the data."""
+        self._first.setdefault((label, type(value)), (value, index))
+
+    def values(self, location: Callable[[int], str]) -> dict[str, Any]:
+        """Return the labels that are not text in the data, as text to value.
+
+        A label that occurs as text too, such as 1 and "1", is left out. Raise UserError for two labels whose
+        values are equal in Python, such as True and 1: a dict of probabilities would hold only one of them.
+        """
+        equal: dict[Any, tuple[str, Any, int]] = {}
+        numbers = {key: first for key, first in self._first.items() if issubclass(key[1], (int, float))}
+        for (label, _), (value, index) in numbers.items():
+            other, other_value, other_index = equal.setdefault(value, (label, value, index))
+            if other != label:
+                raise user_error(
+                    f"the label {value!r} equals the label {other_value!r} of another type at"
+                    f" {location(other_index)}",
+                    path=location(index),
+                    value=value,
+                    hint="use one type for all labels: text, integers or booleans",
+                )
+        texts = {label for label, kind in self._first if kind is str}
+        return {label: value for (label, _), (value, _) in numbers.items() if label not in texts}
+
+    def notes(self) -> list[str]:
+        """Return a warning if some labels are texts and others are numbers or booleans."""
+        shown = {kind: repr(value) for (_, kind), (value, _) in self._first.items()}
+        if str not in shown or len(shown) == 1:
+            return []
+        examples = ", ".join(f"{value} ({kind.__name__})" for kind, value in shown.items())
+        return [f"WARNING: train: the labels have different types, such as {examples}"]
 
 
 class CausalLMTask(Task):
@@ -335,8 +430,31 @@ class CausalLMTask(Task):
     primary_metric = "loss"
     collate = staticmethod(collate_causal_lm)
 
-    def predict(self, model: Model, rows: Inputs, decoding: DecodingConfig | None = None) -> Predictions:
-        return predict_continuations(model, rows, decoding or GreedyConfig())
+    @property
+    def end(self) -> int | None:
+        """Id of the token that ends a text, or None if texts end at the maximum length only."""
+        return None
+
+    @property
+    def forbidden(self) -> Sequence[int]:
+        """Ids of tokens that are never generated."""
+        return ()
+
+    def predict(
+        self,
+        model: Model,
+        rows: Inputs,
+        decoding: DecodingConfig | None = None,
+        max_tokens: int | None = None,
+    ) -> Predictions:
+        return predict_continuations(
+            model,
+            rows,
+            decoding or GreedyConfig(),
+            end=self.end,
+            forbidden=self.forbidden,
+            max_tokens=max_tokens,
+        )
 
 
 class Seq2SeqTask(Task):
@@ -347,7 +465,7 @@ class Seq2SeqTask(Task):
     collate = staticmethod(collate_seq2seq)
     begin: int
     end: int
-    forbidden: ClassVar[Sequence[int]] = ()
+    forbidden: Sequence[int] = ()
     """Ids of tokens that are never generated, besides `begin`."""
 
     def predict(
@@ -377,7 +495,7 @@ class Seq2SeqTask(Task):
             batches,
             lambda indices: list(examples.take(indices).inputs),
             lambda rows: self.predict(model, rows, decoding, is_scored=False),
-            lambda done, total: progress("decoding", done, total) if progress else None,
+            lambda done, total: progress("decoding batches", done, total) if progress else None,
         )
         numbers = np.array(sorted(outputs), dtype=np.int64)
         decoded = [outputs[number] for number in numbers.tolist()]

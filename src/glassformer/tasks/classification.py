@@ -6,33 +6,29 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import repeat
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 
 from glassformer.core.errors import ErrorDetail, UserError, user_error
 from glassformer.core.registry import register
 from glassformer.data.batching import Batch, Examples, Vocabulary, draw_each, generator, shuffled
 from glassformer.data.columns import LABEL_ROLES
-from glassformer.data.splits import UnknownRows
-from glassformer.data.tokenizers import (
-    BEGIN,
-    MASK,
-    RESERVED,
-    UNKNOWN,
-    Tokenizer,
-    TokenizerConfig,
-    WordsConfig,
-)
+from glassformer.data.formats import Stream
+from glassformer.data.labels import MAX_LABELS, label_warnings
+from glassformer.data.readers import DataConfig
+from glassformer.data.splits import UnknownRows, number_classes, rare_labels
+from glassformer.data.tokenizers import Tokenizer, TokenizerConfig, WordsConfig
 from glassformer.datasets.reviews import reviews
 from glassformer.models.task_types import SequenceClassification
 from glassformer.tasks.base import (
+    LabelTypes,
     SequenceClassificationTask,
     at_location,
-    label_values,
     parse_number,
+    show_numbers,
     target_statistics,
 )
 from glassformer.tasks.text import (
@@ -49,9 +45,6 @@ from glassformer.tasks.text import (
 )
 
 ROLES = LABEL_ROLES
-MAX_LABELS = 1000
-MISSING = ("nan", "null", "n/a")
-"""Labels that spreadsheets and programs write for a missing value."""
 ADD_LABEL = "add a label, or remove the line"
 
 
@@ -64,6 +57,7 @@ class ClassificationConfig(PairConfig):
 
     kind: Literal["classification"] = "classification"
     roles: ClassVar[Mapping[str, str]] = ROLES
+    text_roles: ClassVar[Sequence[str]] = ("input",)
     tokenizer: TokenizerConfig = Field(WordsConfig(), description="tokenizer, trained on the train split")
     max_length: int = Field(
         128,
@@ -98,15 +92,12 @@ class ClassificationConfig(PairConfig):
     def learn(self, texts: Mapping[str, Texts]) -> ClassificationTask:
         tokenizer = train_tokenizer(self.tokenizer, [texts["train"].column("input")])
         if self.target == "number":
-            return RegressionTask(self, tokenizer, target_statistics(_numbers(texts["train"])))
-        labels, values = _distinct_labels(texts["train"])
-        task = ClassificationTask(self, tokenizer, labels)
-        task.label_values = values
-        task.notes += [
-            f"WARNING: train: the label {label!r} may be a missing value; remove its rows or rename it"
-            for label in labels
-            if label.casefold() in MISSING
-        ]
+            statistics = target_statistics(_numbers(texts["train"]), texts["train"].name)
+            return RegressionTask(self, tokenizer, statistics)
+        counts, types = _count_labels(texts["train"])
+        task = ClassificationTask(self, tokenizer, sorted(counts))
+        task.label_values = types.values(texts["train"].location)
+        task.notes += types.notes() + label_warnings(counts)
         return task
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> ClassificationTask:
@@ -123,7 +114,7 @@ class ClassificationConfig(PairConfig):
 
     def texts(self, report: DataReport) -> dict[str, Texts]:
         if self.data is not None:
-            splits = read_splits(self, self.data, ["input"], self.unseen_only, report)
+            splits = read_splits(self, self.data, self.unseen_only, report)
         else:
             few = min(2000, max(10, self.examples // 5))
             splits = generate_splits(reviews, self.examples, few, self.data_seed)
@@ -134,13 +125,13 @@ class ClassificationConfig(PairConfig):
             report.count(omitted, len(train), "train: omitted by task.train_limit")
         return splits
 
+    def classes(self, texts: Texts) -> np.ndarray | None:
+        return number_classes(_labels(texts), len(texts)) if self.target == "label" else None
+
     def _limited(self, texts: Texts, limit: int) -> Texts:
         """Return `limit` random examples, balanced over the labels. The choice depends on `data_seed`."""
-        numbers: dict[str, int] = {}
-        labels = _labels(texts) if self.target == "label" else repeat("", len(texts))
-        label_of_each = np.fromiter(
-            (numbers.setdefault(label, len(numbers)) for label in labels), dtype=np.int32, count=len(texts)
-        )
+        classes = self.classes(texts)
+        label_of_each = np.zeros(len(texts), dtype=np.int32) if classes is None else classes
         counts = np.bincount(label_of_each)
         if limit < len(counts):
             message = f"fewer examples than labels: train has {len(counts):,} labels"
@@ -175,30 +166,30 @@ def _labels_and_values(texts: Texts) -> Iterator[tuple[str, Any]]:
         yield str(value).strip(), value
 
 
-def _distinct_labels(train: Texts) -> tuple[list[str], dict[str, Any]]:
-    """Return the sorted labels of train, and those that are not text in the data, by their text.
+def _count_labels(train: Texts) -> tuple[Counter[str], LabelTypes]:
+    """Count the labels of train, and return their types in the data.
 
     Raise UserError if a label is empty or there is only one.
     """
-    found: set[str] = set()
-    pairs: dict[tuple[str, type], Any] = {}
+    found = Counter[str]()
+    types = LabelTypes()
     for index, (label, value) in enumerate(_labels_and_values(train)):
         if not label:
             raise _empty_label(train, index)
-        found.add(label)
-        pairs[label, type(value)] = value
+        found[label] += 1
+        types.add(label, value, index)
         if len(found) > MAX_LABELS:
             message = f"more than {MAX_LABELS:,} different labels: is this the right column?"
             raise user_error(message, path=train.name, hint=f"{train.columns_hint}, or task.target=number")
     if len(found) < 2:
         message = f"only one label, {next(iter(found))!r}: nothing to classify"
         raise user_error(message, path=train.name, hint=train.columns_hint)
-    return sorted(found), label_values((label, value) for (label, _), value in pairs.items())
+    return found, types
 
 
 def _numbers(texts: Texts) -> np.ndarray:
-    """Return the target of each text as a float32; raise UserError if one is not a number."""
-    numbers = np.empty(len(texts), dtype=np.float32)
+    """Return the target of each text as a float64; raise UserError if one is not a number."""
+    numbers = np.empty(len(texts), dtype=np.float64)
     for index, value in enumerate(texts.column("target")):
         try:
             numbers[index] = parse_number(value)
@@ -211,8 +202,23 @@ def _empty_label(texts: Texts, index: int) -> UserError:
     return user_error("the label is empty", path=texts.location(index), hint=ADD_LABEL)
 
 
+def _check_special(config: ClassificationConfig, tokenizer: Tokenizer) -> None:
+    """Raise ErrorDetail if an option needs a special token that an imported tokenizer does not have."""
+    needed = {"masked_fraction": ("mask", tokenizer.mask), "unknown_fraction": ("unknown", tokenizer.unknown)}
+    for option, (name, token) in needed.items():
+        if getattr(config, option) and token < 0:
+            raise ErrorDetail(
+                f"the tokenizer has no {name} token",
+                path=f"task.{option}",
+                value=getattr(config, option),
+                hint=f"task.{option}=0",
+            )
+
+
 class ClassificationTask(PairTask, SequenceClassificationTask):
     """Text classification task. As in a language-model prompt, inputs have a begin token but no end token."""
+
+    config: ClassificationConfig
 
     def __init__(self, config: ClassificationConfig, tokenizer: Tokenizer, labels: Sequence[str]) -> None:
         self.config = config
@@ -220,6 +226,7 @@ class ClassificationTask(PairTask, SequenceClassificationTask):
         self.left_out: list[str] = []
         """Labels that train does not have. Their rows in other splits are left out."""
         self.is_restored = False
+        _check_special(config, tokenizer)
         super().__init__(config, tokenizer, self._task_type(len(tokenizer)))
 
     def _task_type(self, vocabulary: int) -> SequenceClassification:
@@ -231,21 +238,30 @@ class ClassificationTask(PairTask, SequenceClassificationTask):
         return super().state() | {"labels": self.labels.symbols} | left_out | values
 
     def encode_split(self, split: str, texts: Texts, report: DataReport) -> Examples:
-        limit = self.config.max_length
+        limit, tokenizer = self.config.max_length, self.tokenizer
+        longest = limit - 1 - tokenizer.ends_inputs
         texts = self._with_known_labels(split, texts, report)
 
         def arrange(sides: Sequence[Encoded], facts: Counter[str]) -> tuple[np.ndarray, ...]:
             ((_, row),) = sides
-            facts["long"] += len(row) >= limit
+            facts["long"] += len(row) > longest
             facts["empty"] += not len(row)
-            return (np.concatenate([[BEGIN], row[: limit - 1]]),)
+            return (tokenizer.enclose(row, limit),)
 
-        columns = encode_texts(texts, {"input": self.tokenizer}, arrange, {"limit": limit}, report)
+        columns = encode_texts(texts, {"input": tokenizer}, arrange, {"limit": limit}, report)
         report.count(columns.facts["long"], len(texts), f"{split}: truncated to {limit} tokens")
         report.count(columns.facts["empty"], len(texts), f"WARNING: {split}: texts without tokens")
         columns.report_unknown(split, report)
         self.texts[split] = texts
-        return Examples(columns.rows["input"], self._encode_targets(texts))
+        targets = self._encode_targets(texts)
+        if split in ("validation", "test") and isinstance(texts, FileTexts) and len(self.labels):
+            counts = np.bincount(targets, minlength=len(self.labels)).tolist()
+            report.notes += rare_labels(split, dict(zip(self.labels.symbols, counts, strict=True)))
+        return Examples(columns.rows["input"], targets)
+
+    def replace_data(self, split: str, stream: Stream, data: DataConfig) -> list[str]:
+        self.is_restored = False  # rows with unknown labels are new, and do not mean that a file has changed
+        return super().replace_data(split, stream, data)
 
     def _with_known_labels(self, split: str, texts: Texts, report: DataReport) -> Texts:
         """Return the texts whose labels occur in the training split.
@@ -284,11 +300,13 @@ class ClassificationTask(PairTask, SequenceClassificationTask):
         if epoch is None or tokens_BL is None:
             return batch
         masked, unknown = self.config.masked_fraction, self.config.unknown_fraction
-        for purpose, fraction, token in (("hide", masked, MASK), ("unknown", unknown, UNKNOWN)):
+        hidden, strange = self.tokenizer.mask, self.tokenizer.unknown
+        is_text_V = torch.from_numpy(self.tokenizer.is_text)
+        for purpose, fraction, token in (("hide", masked, hidden), ("unknown", unknown, strange)):
             if fraction:
                 shape = (tokens_BL.shape[1],)
                 draws_BL = draw_each(shape, self.config.data_seed, purpose, epoch, indices=indices)
-                is_replaced = (draws_BL < fraction) & (tokens_BL >= len(RESERVED))
+                is_replaced = (draws_BL < fraction) & is_text_V[tokens_BL]
                 tokens_BL = tokens_BL.masked_fill(is_replaced, token)
         return replace(batch, inputs={**batch.inputs, "tokens": tokens_BL})
 
@@ -296,12 +314,13 @@ class ClassificationTask(PairTask, SequenceClassificationTask):
         tokens = self.tokenizer.encode(text)
         if not text.strip():
             raise ErrorDetail("the line is empty: nothing to classify")
-        return np.array([BEGIN, *tokens[: self.config.max_length - 1]], dtype=np.int64)
+        return self.tokenizer.enclose(tokens, self.config.max_length)
 
     def warning(self, tokens: Sequence[int], text: str = "") -> str | None:
         cut = None
         if len(tokens) == self.config.max_length:  # a shorter input is complete
-            read, total = len(tokens) - 1, len(self.tokenizer.encode(text))  # without the begin token
+            added = 1 + self.tokenizer.ends_inputs  # begin and end tokens
+            read, total = len(tokens) - added, len(self.tokenizer.encode(text))
             cut = f"only the first {read:,} of {total:,} tokens are read" if total > read else None
         return "; ".join(reason for reason in (cut, super().warning(tokens, text)) if reason) or None
 
@@ -337,4 +356,4 @@ class RegressionTask(ClassificationTask):
         return _numbers(texts)
 
     def output_symbols(self, tokens: Sequence[float]) -> list[str]:
-        return [f"{number:.6g}" for number in tokens]
+        return show_numbers(self.task_type, tokens)

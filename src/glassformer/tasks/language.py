@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby, islice
@@ -30,25 +30,17 @@ from glassformer.data.batching import (
     draw_each,
 )
 from glassformer.data.columns import TEXT_ROLES
+from glassformer.data.formats import Stream
+from glassformer.data.readers import DataConfig
 from glassformer.data.splits import is_contained, split_stream
 from glassformer.data.token_rows import RaggedRows, Windows
-from glassformer.data.tokenizers import (
-    BEGIN,
-    END,
-    MASK,
-    PAD,
-    RESERVED,
-    UNKNOWN,
-    Tokenizer,
-    TokenizerConfig,
-    WordsConfig,
-)
+from glassformer.data.tokenizers import MASK, RESERVED, Tokenizer, TokenizerConfig, WordsConfig
 from glassformer.datasets.reviews import review_texts
-from glassformer.generation import DecodingConfig, GreedyConfig
-from glassformer.generation.predict import Prediction, predict_continuations, predict_tokens
+from glassformer.generation import DecodingConfig
+from glassformer.generation.predict import Prediction, predict_tokens
 from glassformer.models.base import Model
 from glassformer.models.task_types import CausalLM, MaskedLM
-from glassformer.tasks.base import CausalLMTask, Inputs, Piece, Predictions, Task, check_length
+from glassformer.tasks.base import CausalLMTask, Inputs, Piece, Task, check_length
 from glassformer.tasks.text import (
     MIN_WORDS_PER_LINE,
     SPLITS,
@@ -60,6 +52,8 @@ from glassformer.tasks.text import (
 )
 
 ROLES = TEXT_ROLES
+MASKED = RESERVED[MASK]
+"""Text that marks a token to predict, for every tokenizer."""
 
 
 class LanguageConfig(TextTaskConfig):
@@ -152,6 +146,15 @@ class LanguageTask(TextTask):
     def corpora(self) -> dict[str, Corpus]:
         return self.config.corpora()
 
+    def replace_data(self, split: str, stream: Stream, data: DataConfig) -> list[str]:
+        self.corpora = {split: Corpus(stream, {"data": data.dump(), "split": split})}
+        report = DataReport(self.corpora[split].notes())
+        self._rows = {split: self.corpora[split].rows(self.tokenizer, report)}
+        return report.notes
+
+    def comparable(self, split: str) -> Iterable[Hashable]:
+        return self.corpora[split].comparable()
+
     @cached_property
     def _rows(self) -> dict[str, tuple[RaggedRows, int]]:
         report = DataReport()
@@ -161,10 +164,12 @@ class LanguageTask(TextTask):
         self.notes += [note for corpus in given for note in corpus.notes()]
         if data is not None and data.validation is None:
             validation, train = (len(rows[split][0]) for split in ("validation", "train"))
+            fraction = f"{100 * data.validation_fraction:g} %"
             self.notes.append(
-                f"validation: the last {100 * data.validation_fraction:g} % of the training text, split off"
+                f"validation: the last {fraction} of the training text, split off"
                 if self.config.is_running
                 else f"validation: {validation:,} of {validation + train:,} training texts, split off"
+                f" by a hash of each text (about {fraction})"
             )
         self.notes += report.notes
         return rows
@@ -199,7 +204,7 @@ class LanguageTask(TextTask):
     def _with_pieces(self, row: np.ndarray, original: np.ndarray, pieces: Sequence[str]) -> str:
         shown = []
         for token, other, piece in zip(row.tolist(), original.tolist(), pieces, strict=False):
-            symbol = RESERVED[MASK] if token == MASK else self.tokenizer.decode([token]).strip()
+            symbol = MASKED if token == self.mask_token else self.tokenizer.decode([token]).strip()
             space = piece[: len(piece) - len(piece.lstrip())]
             shown.append(piece if token == other else space + symbol)
         return "".join(shown).strip()
@@ -281,7 +286,8 @@ class CausalLanguageTask(LanguageTask, CausalLMTask):
 
     def collate(self, examples: Examples, indices: np.ndarray) -> Batch:
         batch = collate_causal_lm(examples, indices)
-        batch.targets.masked_fill_(batch.targets == BEGIN, IGNORED)
+        if self.tokenizer.begin != self.tokenizer.end:  # a model that has one token for both predicts it
+            batch.targets.masked_fill_(batch.targets == self.tokenizer.begin, IGNORED)
         if isinstance(examples.inputs, Windows):
             for targets_L, index in zip(batch.targets, indices, strict=True):
                 targets_L[: examples.inputs.seen_before(int(index))] = IGNORED
@@ -295,19 +301,21 @@ class CausalLanguageTask(LanguageTask, CausalLMTask):
     def start(self, text: str) -> list[int]:
         """Return a prompt as token ids, never empty: a begin token and the tokens of the text.
 
-        For running text there is no begin token, and an empty prompt becomes a line break.
+        For running text there is no begin token, and an empty prompt becomes a line break. Some imported
+        models read the begin token only if the prompt is empty.
         """
-        tokens = self.tokenizer.encode(text).tolist()
-        if not self.config.is_running:
-            return [BEGIN, *tokens]
-        return tokens or self.tokenizer.encode("\n").tolist()
+        tokens: list[int] = self.tokenizer.encode(text).tolist()
+        if self.config.is_running:
+            return tokens or self.tokenizer.encode("\n").tolist()
+        return [self.tokenizer.begin, *tokens] if self.tokenizer.begins_prompts or not tokens else tokens
 
-    def predict(self, model: Model, rows: Inputs, decoding: DecodingConfig | None = None) -> Predictions:
-        forbidden = [PAD, UNKNOWN, BEGIN, MASK]
-        end = None if self.config.is_running else END
-        if end is None:
-            forbidden.append(END)
-        return predict_continuations(model, rows, decoding or GreedyConfig(), end=end, forbidden=forbidden)
+    @property
+    def end(self) -> int | None:
+        return None if self.config.is_running else self.tokenizer.end
+
+    @property
+    def forbidden(self) -> Sequence[int]:
+        return [token for token in self.tokenizer.special_ids if token != self.end]
 
     def generate(
         self, model: Model, tokens: Sequence[int], length: int, decodings: Iterable[DecodingConfig]
@@ -320,8 +328,8 @@ class CausalLanguageTask(LanguageTask, CausalLMTask):
         half = self.config.max_length // 2
         for decoding in decodings:
             window = generated if len(generated) < self.config.max_length else generated[-half:]
-            ((best, *_),) = self.predict(model, [np.array(window)], decoding)
-            chunk = best.tokens[:left]
+            ((best, *_),) = self.predict(model, [np.array(window)], decoding, max_tokens=left)
+            chunk = best.tokens
             generated += chunk
             left -= len(chunk)
             yield chunk
@@ -350,6 +358,21 @@ class MaskedLanguageTask(LanguageTask):
 
     config: MaskedLanguageModelConfig
 
+    def __init__(self, config: MaskedLanguageModelConfig, tokenizer: Tokenizer) -> None:
+        if tokenizer.mask < 0:
+            hint = "use task.kind=language-model, or a tokenizer with a mask token"
+            raise ErrorDetail("the tokenizer has no mask token", path="task.tokenizer", hint=hint)
+        self.mask_token = tokenizer.mask
+        super().__init__(config, tokenizer)
+
+    @cached_property
+    def _is_text_V(self) -> torch.Tensor:
+        return torch.from_numpy(self.tokenizer.is_text)
+
+    @cached_property
+    def _text_ids(self) -> torch.Tensor:
+        return self._is_text_V.nonzero().squeeze(1)
+
     @property
     def window(self) -> int:
         return self.config.max_length - 1  # consecutive windows share one token
@@ -363,23 +386,24 @@ class MaskedLanguageTask(LanguageTask):
         shape = (tokens_BL.shape[1], 3)
         draws_BL3 = draw_each(shape, self.config.data_seed, "mask", split, epoch or 0, indices=indices)
         chosen, action, other = draws_BL3.unbind(-1)
-        is_predicted = (chosen < self.config.masked_fraction) & (tokens_BL >= len(RESERVED))
-        replaced = (other * (len(self.tokenizer) - len(RESERVED))).long() + len(RESERVED)
-        seen_BL = torch.where(is_predicted & (action < 0.8), MASK, tokens_BL)
+        is_predicted = (chosen < self.config.masked_fraction) & self._is_text_V[tokens_BL]
+        replaced = self._text_ids[(other * len(self._text_ids)).long()]
+        seen_BL = torch.where(is_predicted & (action < 0.8), self.mask_token, tokens_BL)
         seen_BL = torch.where(is_predicted & (action >= 0.9), replaced, seen_BL)
         targets_BL = targets_BL.masked_fill(~is_predicted, IGNORED)
         return replace(plain, inputs={**plain.inputs, "tokens": seen_BL}, targets=targets_BL)
 
     def parse(self, text: str) -> np.ndarray:
         """Return the token ids of a text in which `<mask>` marks each token to predict."""
-        parts = text.split(RESERVED[MASK])
+        parts = text.split(MASKED)
         if len(parts) == 1:
-            raise ErrorDetail(f"no {RESERVED[MASK]} in the line: nothing to fill in")
+            raise ErrorDetail(f"no {MASKED} in the line: nothing to fill in")
         first, *others = parts
         tokens = self.tokenizer.encode(self._without_space_after(first)).tolist()
         for part in others:
-            tokens += [MASK, *self._encode_after_mask(self._without_space_after(part))]
-        return check_length([BEGIN, *tokens, END], self.config.max_length)
+            tokens += [self.mask_token, *self._encode_after_mask(self._without_space_after(part))]
+        enclosed = [self.tokenizer.begin, *tokens, self.tokenizer.end]
+        return check_length(enclosed, self.config.max_length)
 
     def _without_space_after(self, text: str) -> str:
         """Return the text before a mask without the space at its end, if tokens start with a space.
@@ -393,45 +417,44 @@ class MaskedLanguageTask(LanguageTask):
 
         No space is added before the text, because it may start with punctuation.
         """
-        if not self.tokenizer.has_space_before:
-            return self.tokenizer.encode(text).tolist()
-        if not text or text.startswith(" "):
+        if self.tokenizer.has_space_before and text.startswith(" "):
             return self.tokenizer.encode(text[1:]).tolist()
-        word, whole = (self.tokenizer.encode(joined).tolist() for joined in ("a", f"a{text}"))
-        is_separate = whole[: len(word)] == word
-        return whole[len(word) :] if is_separate else self.tokenizer.encode(text).tolist()
+        return self.tokenizer.encode_continuation(text).tolist()
 
     def pieces(self, text: str) -> list[Piece]:
         found, at = [], 0
-        for number, part in enumerate(text.split(RESERVED[MASK])):
+        for number, part in enumerate(text.split(MASKED)):
             if number:
-                found.append(Piece(at - len(RESERVED[MASK]), at))
+                found.append(Piece(at - len(MASKED), at))
             read = self._without_space_after(part)
             skipped = int(bool(number) and self.tokenizer.has_space_before and read.startswith(" "))
             found += [
                 Piece(at + skipped + start, at + skipped + end, is_known)
                 for start, end, is_known in super().pieces(read[skipped:])
             ]
-            at += len(part) + len(RESERVED[MASK])
+            at += len(part) + len(MASKED)
         return found
 
     def show_input(self, tokens: Sequence[int]) -> str:
-        parts = [list(run) for is_mask, run in groupby(tokens, key=lambda token: token == MASK)]
-        shown = [RESERVED[MASK] * len(run) if run[0] == MASK else self._as_typed(run) for run in parts]
-        return "".join(shown).strip()
+        parts = [list(run) for _, run in groupby(tokens, key=lambda token: token == self.mask_token)]
+        shown = [MASKED * len(run) if run[0] == self.mask_token else self._as_typed(run) for run in parts]
+        return (" " if self.tokenizer.omits_spaces else "").join(shown).strip()
 
     def _as_typed(self, tokens: Sequence[int]) -> str:
-        shown = [token for token in tokens if token not in (PAD, BEGIN, END)]
+        if self.tokenizer.omits_spaces:
+            return self.tokenizer.decode(tokens)
+        unseen = (self.tokenizer.pad, self.tokenizer.begin, self.tokenizer.end)
+        shown = [token for token in tokens if token not in unseen]
         return "".join(self.tokenizer.symbols(shown)).replace("▁", " ")
 
     def predict_best(self, model: Model, rows: Inputs) -> list[Prediction]:
         """Predict the masked tokens. Visible tokens are copied with probability 1.
 
-        Reserved tokens are never predicted, because they are never targets in training.
+        Special tokens are never predicted, because they are never targets in training.
         """
         filled = []
-        for row, best in zip(rows, predict_tokens(model, rows, range(len(RESERVED))), strict=True):
-            is_masked = np.asarray(row) == MASK
+        for row, best in zip(rows, predict_tokens(model, rows, self.tokenizer.special_ids), strict=True):
+            is_masked = np.asarray(row) == self.mask_token
             tokens = np.where(is_masked, best.tokens, row).tolist()
             probabilities = np.where(is_masked, best.probabilities, 1.0).tolist()
             probability = math.prod(probabilities)

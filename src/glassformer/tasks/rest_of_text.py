@@ -18,7 +18,7 @@ from glassformer.core.errors import ErrorDetail
 from glassformer.core.registry import register
 from glassformer.data.batching import Batch, draw_each, pad
 from glassformer.data.token_rows import Windows
-from glassformer.data.tokenizers import BEGIN, END, RESERVED, Tokenizer
+from glassformer.data.tokenizers import Tokenizer
 from glassformer.generation.predict import predict_tokens
 from glassformer.tasks.base import check_length
 from glassformer.tasks.language import LanguageConfig, LanguageTask
@@ -84,7 +84,7 @@ class RestOfTextTask(LanguageTask):
         weights = np.sqrt(
             self.config.frequency_threshold / np.maximum(frequencies, self.config.frequency_threshold)
         )
-        weights[: len(RESERVED)] = 0
+        weights[self.tokenizer.special_ids] = 0
         return weights
 
     def _windows(self, split: str) -> Windows:
@@ -96,7 +96,8 @@ class RestOfTextTask(LanguageTask):
         """Collate examples and sample their targets. These depend on seed, split, epoch and example index."""
         windows = self._windows(split)
         pieces = [windows[int(index)] for index in indices]
-        rows = [np.array([BEGIN, *piece[(piece != BEGIN) & (piece != END)]]) for piece in pieces]
+        begin, end = self.tokenizer.begin, self.tokenizer.end
+        rows = [np.array([begin, *piece[(piece != begin) & (piece != end)]]) for piece in pieces]
         shape = (max(map(len, rows)), 2)
         draws_BL2 = draw_each(shape, self.config.data_seed, "rest", split, epoch or 0, indices=indices)
         targets = [
@@ -121,4 +122,4 @@ class RestOfTextTask(LanguageTask):
         tokens = self.tokenizer.encode(text)
         if not text.strip():
             raise ErrorDetail("the line is empty: nothing to predict from")
-        return check_length([BEGIN, *tokens], self.config.max_length)
+        return check_length([self.tokenizer.begin, *tokens], self.config.max_length)

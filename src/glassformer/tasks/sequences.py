@@ -160,13 +160,14 @@ class SequenceTask(Task):
             words = list(words[0])
         last = self.config.categories - 1
         tokens = []
-        for position, word in enumerate(words, start=1):
+        for position, word in enumerate(words):
             # int() would also accept 1_0 and digits of other scripts.
             token = (word.lstrip("0") or "0") if word.isascii() and word.isdigit() else ""
             if not token or len(token) > 9 or int(token) > last:
                 symbol = shorten(repr(word), 40)
                 raise ErrorDetail(
-                    f"unknown symbol {symbol} at position {position}: expected numbers from 0 to {last}"
+                    f"unknown symbol {symbol} at position {position} (counted from 0): expected numbers from"
+                    f" 0 to {last}"
                 )
             tokens.append(int(token))
         return check_length(tokens, self.config.length)

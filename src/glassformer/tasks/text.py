@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress, islice
 from pathlib import Path
@@ -19,10 +19,17 @@ from glassformer.data.batching import Examples
 from glassformer.data.catalogue import changed_files
 from glassformer.data.formats import Record, Stream
 from glassformer.data.readers import DataConfig
-from glassformer.data.splits import RowKeys, is_contained, split_off_rows
+from glassformer.data.splits import (
+    RowKeys,
+    describe_split_off,
+    first_rows,
+    is_contained,
+    split_off_rows,
+    uneven_split,
+)
 from glassformer.data.token_rows import RaggedRows
 from glassformer.data.token_store import cache_error, cache_folder, open_or_build
-from glassformer.data.tokenizers import BEGIN, END, UNKNOWN, BPEConfig, Tokenizer, TokenizerConfig
+from glassformer.data.tokenizers import BPEConfig, Tokenizer, TokenizerConfig
 from glassformer.models.task_types import TaskType
 from glassformer.tasks.base import Inputs, Piece, Task, TaskConfig, mark_piece
 
@@ -250,7 +257,7 @@ class DataReport:
 
 
 def read_splits(
-    config: TextTaskConfig, data: DataConfig, text_roles: Sequence[str], unseen_only: bool, report: DataReport
+    config: PairConfig, data: DataConfig, unseen_only: bool, report: DataReport
 ) -> dict[str, Texts]:
     """Read each split from its file. A split without a file becomes a part of train.
 
@@ -262,17 +269,25 @@ def read_splits(
         stream = data.stream(split, config.roles)
         if stream is not None:
             keys[split] = keys_of(texts_of(stream, "input"))
-            splits[split] = FileTexts(stream, text_roles, data, split, np.ones(len(keys[split]), dtype=bool))
+            splits[split] = FileTexts(
+                stream, config.text_roles, data, split, np.ones(len(keys[split]), dtype=bool)
+            )
             report.notes += [*stream.notes, *changed_sets(split, stream)]
             report.layout = layout_of(stream) if split == "train" else report.layout
     fractions = data.fractions
     if fractions:
         train = splits["train"]
-        parts = split_off_rows(keys["train"], fractions, config.data_seed, f"task.data.train: {train.name}")
+        path, classes, is_first = (
+            f"task.data.train: {train.name}",
+            config.classes(train),
+            first_rows(keys["train"]),
+        )
+        parts = split_off_rows(keys["train"], fractions, config.data_seed, path, classes)
         splits |= {split: train.take(part) for split, part in parts.items()}
         for split in fractions:
-            note = f"{split}: {len(splits[split]):,} of {len(train):,} training examples, split off"
-            report.notes.append(note)
+            rows, distinct = len(splits[split]), int(np.count_nonzero(is_first & parts[split]))
+            note = describe_split_off(split, rows, distinct, len(train))
+            report.notes.append(note + uneven_split(rows, len(train), fractions[split]))
     found: dict[str, Texts] = dict(splits)
     for split in splits:
         if split == "train" or split in fractions:  # splitting off leaves no overlap
@@ -353,8 +368,8 @@ def encode_texts(
     def rows() -> Iterator[tuple[np.ndarray, ...]]:
         texts_of_each = texts.rows(list(tokenizers))
         for index, values in enumerate(_encoded(texts_of_each, list(tokenizers.values()))):
-            for _, tokens in values:
-                _count_tokens(tokens, facts)
+            for (_, tokens), tokenizer in zip(values, tokenizers.values(), strict=True):
+                _count_tokens(tokens, tokenizer, facts)
             arranged = arrange(values, facts)
             if arranged is not None:
                 yield (*arranged, np.array([index]))
@@ -400,9 +415,9 @@ def _encoded(
         yield from zip(*sides, strict=True)
 
 
-def _count_tokens(tokens: np.ndarray, facts: dict[str, int]) -> None:
+def _count_tokens(tokens: np.ndarray, tokenizer: Tokenizer, facts: dict[str, int]) -> None:
     facts["tokens"] += len(tokens)
-    facts["unknown"] += int(np.count_nonzero(tokens == UNKNOWN))
+    facts["unknown"] += int(np.count_nonzero(tokens == tokenizer.unknown))
 
 
 @dataclass(frozen=True)
@@ -457,16 +472,18 @@ class TextTask(Task):
         return self.tokenizer.decode(tokens)
 
     def pieces(self, text: str) -> list[Piece]:
-        return [Piece(start, end, token != UNKNOWN) for token, start, end in self.tokenizer.spans(text)]
+        spans = self.tokenizer.spans(text)
+        return [Piece(start, end, not self.is_unknown(token)) for token, start, end in spans]
 
     def is_unknown(self, token: int) -> bool:
-        return token == UNKNOWN
+        return token == self.tokenizer.unknown
 
     def warning(self, tokens: Sequence[int], text: str = "") -> str | None:
-        unknown = sum(token == UNKNOWN for token in tokens)
+        unknown = sum(map(self.is_unknown, tokens))
         if not unknown:
             return None
-        warning = f"{unknown} of {len(tokens)} tokens are unknown to the model"
+        own = len(tokens) - sum(token in (self.tokenizer.begin, self.tokenizer.end) for token in tokens)
+        warning = f"{unknown} of {own} tokens are unknown to the model"
         pieces = (text[piece.start : piece.end] for piece in self.pieces(text) if not piece.is_known)
         shown = dict.fromkeys(map(mark_piece, islice(pieces, unknown)))
         return f"{warning}: {shorten(' '.join(shown), UNKNOWN_WIDTH)}" if shown else warning
@@ -475,9 +492,16 @@ class TextTask(Task):
 class PairConfig(TextTaskConfig):
     """Options shared by the text tasks that have a target for each text."""
 
+    text_roles: ClassVar[Sequence[str]]
+    """Roles whose values must be texts or numbers, because they are tokenised."""
+
     def texts(self, report: DataReport) -> dict[str, Texts]:
         """Read or generate the examples of each split."""
         raise NotImplementedError
+
+    def classes(self, texts: Texts) -> np.ndarray | None:
+        """Return the class number of each text, if targets are labels. Each split gets its share of them."""
+        return None
 
     def learn(self, texts: Mapping[str, Texts]) -> PairTask:
         """Build the task: train its tokenizers on these texts, and collect its labels."""
@@ -496,6 +520,8 @@ class PairConfig(TextTaskConfig):
 class PairTask(TextTask):
     """Base class for text tasks that have a target for each text."""
 
+    config: PairConfig
+
     def __init__(self, config: PairConfig, tokenizer: Tokenizer, task_type: TaskType) -> None:
         self.tokenizer = tokenizer
         self.texts: dict[str, Texts] = {}
@@ -507,6 +533,17 @@ class PairTask(TextTask):
 
     def encode_split(self, split: str, texts: Texts, report: DataReport) -> Examples:
         raise NotImplementedError
+
+    def replace_data(self, split: str, stream: Stream, data: DataConfig) -> list[str]:
+        report = DataReport(list(stream.notes))
+        is_selected = np.ones(sum(1 for _ in stream), dtype=bool)
+        texts = FileTexts(stream, self.config.text_roles, data, split, is_selected)
+        self.splits = self.encode({split: texts}, report)
+        return report.notes
+
+    def comparable(self, split: str) -> Iterable[Hashable]:
+        _ = self.splits[split]
+        return self.texts[split].column("input")
 
     def input_texts(self, split: str, indices: Sequence[int], rows: Inputs | None = None) -> list[str]:
         """Return the complete texts, also of inputs that are cut."""
@@ -550,7 +587,7 @@ class Corpus:
         Tokens of texts from files are cached on disk.
         """
         facts = {"characters": 0, "tokens": 0, "unknown": 0}
-        if not isinstance(self._texts, Stream):
+        if not isinstance(self._texts, Stream) or not self._texts.files:
             rows = RaggedRows.of(row for (row,) in self._encode(tokenizer, facts))
             return rows, facts["characters"]
         store = open_or_build(
@@ -570,8 +607,9 @@ class Corpus:
             facts["characters"] += len(text) if self.is_running else len(text) + 1
             if self.is_running and number == 0:
                 facts["characters"] -= len(tokenizer.decode(tokens[:1]))
-            _count_tokens(tokens, facts)
-            yield (tokens if self.is_running else np.concatenate([[BEGIN], tokens, [END]]),)
+            _count_tokens(tokens, tokenizer, facts)
+            begin, end = [tokenizer.begin], [tokenizer.end]
+            yield (tokens if self.is_running else np.concatenate([begin, tokens, end]),)
 
 
 def _lines(blocks: Iterable[str]) -> Iterator[str]:

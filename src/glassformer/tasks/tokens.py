@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
@@ -19,14 +19,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from glassformer.core.errors import ErrorDetail, near_match, shorten
+from glassformer.core.errors import ErrorDetail, near_match, shorten, user_error
 from glassformer.core.registry import register
 from glassformer.data.batching import Batch, Examples, Sequences, Vocabulary, draw_each
+from glassformer.data.formats import Stream
+from glassformer.data.labels import label_warnings
 from glassformer.data.readers import DataConfig, Rows
-from glassformer.data.splits import UnknownRows, split_off
+from glassformer.data.splits import UnknownRows, describe_split_off, number_classes, rare_labels, split_off
 from glassformer.models.task_types import Seq2Seq, SequenceClassification, TaskType, TokenClassification
 from glassformer.tasks.base import (
     Inputs,
+    LabelTypes,
     Piece,
     Seq2SeqTask,
     SequenceClassificationTask,
@@ -35,9 +38,9 @@ from glassformer.tasks.base import (
     TokenClassificationTask,
     at_location,
     check_length,
-    label_values,
     mark_piece,
     parse_number,
+    show_numbers,
     target_statistics,
 )
 
@@ -89,7 +92,7 @@ class TokensConfig(TaskConfig):
         layout = splits["train"].stream.layout()
         saved = {} if layout is None else {"layout": layout.document()}
         task = kind(self, kind.learn(self, splits) | saved)
-        task.notes += task.describe(splits)
+        task.notes += [*task.describe(splits), *task.label_warnings(splits["train"])]
         task.splits = task.encode(splits, task.notes)
         return task
 
@@ -115,6 +118,9 @@ def _symbol(value: Any) -> str:
 
 class TokensTask(Task):
     """Base class for tasks on the user's token sequences. Each subclass handles one type of target."""
+
+    has_labels: ClassVar[bool] = False
+    """True if targets are labels of sequences or tokens."""
 
     def __init__(self, config: TokensConfig, state: Mapping[str, Any]) -> None:
         self.config = config
@@ -165,9 +171,14 @@ class TokensTask(Task):
             train = splits["train"]
             fractions = {"validation": config.data.validation_fraction}
             keys = [tuple(tokens) for tokens in train.values["input"]]
-            parts = split_off(keys, fractions, config.data_seed, train.name)
+            parts = split_off(keys, fractions, config.data_seed, train.name, cls.classes(train))
             splits |= {split: train.take(indices) for split, indices in parts.items()}
         return splits
+
+    @classmethod
+    def classes(cls, rows: Rows) -> np.ndarray | None:
+        """Return the class number of each row, if it has one label. Each split gets its share of them."""
+        return None
 
     @classmethod
     def _parse_rows(cls, config: TokensConfig, rows: Rows) -> Rows:
@@ -187,10 +198,46 @@ class TokensTask(Task):
     def encode(self, splits: Mapping[str, Rows], notes: list[str] | None = None) -> dict[str, Examples]:
         """Convert all splits to ids. Rows whose labels do not occur in train are left out, with a note."""
         known = {split: self._with_known_labels(split, rows, notes) for split, rows in splits.items()}
+        if notes is not None and self.has_labels:
+            for split in sorted(known.keys() - {"train"}):
+                counts = dict.fromkeys(self.target_vocabulary.symbols, 0)
+                notes += rare_labels(split, counts | Counter(self.target_symbols(known[split])))
         return {
             split: Examples(_pack(self.vocabulary, rows.values["input"]), self.encode_targets(rows))
             for split, rows in known.items()
         }
+
+    def replace_data(self, split: str, stream: Stream, data: DataConfig) -> list[str]:
+        rows = self._parse_rows(self.config, Rows.collect(stream, list(ROLES)))
+        notes = list(rows.notes)
+        rows = self._with_known_labels(split, rows, notes)
+        self._check_lengths(rows)
+        inputs = rows.values["input"]
+        total = sum(map(len, inputs))
+        unknown = sum(not self._is_known(token) for tokens in inputs for token in tokens)
+        notes += [f"{split}: unknown tokens: {unknown:,} of {total:,}"] if unknown else []
+        self.splits = self.encode({split: rows})
+        self._original_inputs = {split: inputs}
+        return notes
+
+    def _check_lengths(self, rows: Rows) -> None:
+        """Raise UserError if an input, or a target that is a sequence, is longer than the model allows."""
+        limits = {"input": self._state["max_length"], "target": self._state.get("max_target_length")}
+        for role, limit in limits.items():
+            for index, tokens in enumerate(rows.values[role] if limit else ()):
+                if len(tokens) > limit:
+                    raise user_error(
+                        f"the {role} has {len(tokens):,} tokens, and the model reads at most {limit:,}",
+                        path=rows.location(index),
+                        hint="shorten it, or remove the row",
+                    )
+
+    def comparable(self, split: str) -> Iterable[Hashable]:
+        return map(tuple, self._original_inputs[split])
+
+    def label_warnings(self, train: Rows) -> list[str]:
+        """Return warnings about doubtful labels; empty if targets are not labels of whole sequences."""
+        return []
 
     def unknown_labels(self, target: Any) -> Sequence[str]:
         """Return the labels of one target that do not occur in train; empty if targets are not labels."""
@@ -220,7 +267,8 @@ class TokensTask(Task):
         notes = list(dict.fromkeys(note for rows in splits.values() for note in rows.notes))
         if self.config.data.validation is None:
             split_off, total = len(splits["validation"]), len(splits["validation"]) + len(splits["train"])
-            notes.append(f"validation: {split_off:,} of {total:,} training rows, split off")
+            distinct = len(set(map(tuple, splits["validation"].values["input"])))
+            notes.append(describe_split_off("validation", split_off, distinct, total, "rows"))
         for split in sorted(splits.keys() - {"train"}):
             notes += _compare(split, self._comparable(splits[split]), self._comparable(splits["train"]))
         return notes
@@ -302,7 +350,8 @@ class TokensTask(Task):
 
     @cached_property
     def _original_inputs(self) -> dict[str, list[list[str]]]:
-        return {split: rows.values["input"] for split, rows in self.read(self.config).items()}
+        splits = self.read(self.config).items()
+        return {split: self._with_known_labels(split, rows, None).values["input"] for split, rows in splits}
 
     def pieces(self, text: str) -> list[Piece]:
         found, at = [], 0
@@ -330,6 +379,8 @@ class TokensTask(Task):
 class TokenLabelTask(TokensTask, TokenClassificationTask):
     """Task that predicts one label per token."""
 
+    has_labels = True
+
     def _task_type(self) -> TaskType:
         return TokenClassification(
             len(self.vocabulary), self._state["max_length"], classes=len(self.target_vocabulary)
@@ -355,6 +406,8 @@ class TokenLabelTask(TokensTask, TokenClassificationTask):
 class SequenceLabelTask(TokensTask, SequenceClassificationTask):
     """Task that predicts one label per sequence."""
 
+    has_labels = True
+
     def __init__(self, config: TokensConfig, state: Mapping[str, Any]) -> None:
         super().__init__(config, state)
         self.label_values = state.get("label_values", {})
@@ -366,9 +419,18 @@ class SequenceLabelTask(TokensTask, SequenceClassificationTask):
 
     @classmethod
     def learn(cls, config: TokensConfig, splits: Mapping[str, Rows]) -> dict[str, Any]:
-        train = splits["train"].values
-        values = label_values(zip(train["target"], train["value"], strict=True))
+        values = cls._label_types(splits["train"]).values(splits["train"].location)
         return super().learn(config, splits) | ({"label_values": values} if values else {})
+
+    @staticmethod
+    def _label_types(train: Rows) -> LabelTypes:
+        types, pairs = LabelTypes(), zip(train.values["target"], train.values["value"], strict=True)
+        for index, (label, value) in enumerate(pairs):
+            types.add(label, value, index)
+        return types
+
+    def describe(self, splits: Mapping[str, Rows]) -> list[str]:
+        return super().describe(splits) + self._label_types(splits["train"]).notes()
 
     def _task_type(self) -> TaskType:
         return SequenceClassification(
@@ -385,6 +447,13 @@ class SequenceLabelTask(TokensTask, SequenceClassificationTask):
     @classmethod
     def target_symbols(cls, rows: Rows) -> Iterable[str]:
         return rows.values["target"]
+
+    def label_warnings(self, train: Rows) -> list[str]:
+        return label_warnings(Counter(train.values["target"]))
+
+    @classmethod
+    def classes(cls, rows: Rows) -> np.ndarray | None:
+        return number_classes(rows.values["target"], len(rows))
 
     def unknown_labels(self, target: str) -> Sequence[str]:
         return () if target in self.target_vocabulary.ids else (target,)
@@ -406,8 +475,8 @@ class SequenceValueTask(TokensTask, SequenceClassificationTask):
 
     @classmethod
     def learn(cls, config: TokensConfig, splits: Mapping[str, Rows]) -> dict[str, Any]:
-        targets = np.array(splits["train"].values["target"], dtype=np.float32)
-        return super().learn(config, splits) | {"targets": target_statistics(targets)}
+        targets = np.array(splits["train"].values["target"], dtype=np.float64)
+        return super().learn(config, splits) | {"targets": target_statistics(targets, splits["train"].name)}
 
     @classmethod
     def read_target(cls, config: TokensConfig, cell: Any, tokens: list[str]) -> float:
@@ -418,10 +487,10 @@ class SequenceValueTask(TokensTask, SequenceClassificationTask):
         return ()
 
     def encode_targets(self, rows: Rows) -> Sequences:
-        return np.array(rows.values["target"], dtype=np.float32)
+        return np.array(rows.values["target"], dtype=np.float64)
 
     def output_symbols(self, tokens: Sequence[float]) -> list[str]:
-        return [f"{number:.6g}" for number in tokens]
+        return show_numbers(self.task_type, tokens)
 
 
 class TokenTranslationTask(TokensTask, Seq2SeqTask):

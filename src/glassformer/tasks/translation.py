@@ -15,7 +15,7 @@ from glassformer.core.registry import register
 from glassformer.data.batching import Examples
 from glassformer.data.columns import PAIR_ROLES
 from glassformer.data.token_rows import RaggedRows
-from glassformer.data.tokenizers import BEGIN, END, MASK, PAD, RESERVED, UNKNOWN, Tokenizer
+from glassformer.data.tokenizers import Tokenizer
 from glassformer.models.task_types import Seq2Seq
 from glassformer.tasks.base import Seq2SeqTask, check_length, mark_piece
 from glassformer.tasks.text import (
@@ -46,6 +46,7 @@ class TranslationConfig(PairConfig):
 
     kind: Literal["translation"] = "translation"
     roles: ClassVar[Mapping[str, str]] = ROLES
+    text_roles: ClassVar[Sequence[str]] = tuple(ROLES)
     max_length: int = Field(
         128,
         ge=2,
@@ -68,24 +69,25 @@ class TranslationConfig(PairConfig):
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> TranslationTask:
         source = Tokenizer.from_json_tree(state["tokenizer"])
-        target = source if self.shared_vocabulary else Tokenizer.from_json_tree(state["target_tokenizer"])
+        target = source
+        if "target_tokenizer" in state:
+            target = Tokenizer.from_json_tree(state["target_tokenizer"])
         task = TranslationTask(self, source, target)
         task.layout, task.untrained = state.get("layout"), frozenset(state.get("untrained", ()))
         return task
 
     def texts(self, report: DataReport) -> dict[str, Texts]:
         if self.data is not None:
-            return read_splits(self, self.data, list(ROLES), self.unseen_only, report)
+            return read_splits(self, self.data, self.unseen_only, report)
         from glassformer.datasets.grammar import translation_pairs  # reading the lexicon is slow
 
         few = min(1000, max(5, self.examples // 20))
         return generate_splits(translation_pairs, self.examples, few, self.data_seed)
 
 
-def _absent(rows: RaggedRows, vocabulary: int) -> frozenset[int]:
-    """Return the token ids below `vocabulary`, without the reserved ones, that do not occur in the rows."""
-    is_present = np.zeros(vocabulary, dtype=bool)
-    is_present[: len(RESERVED)] = True
+def _absent(rows: RaggedRows, tokenizer: Tokenizer) -> frozenset[int]:
+    """Return the ids of text tokens that do not occur in the rows."""
+    is_present = ~tokenizer.is_text
     for start in range(0, rows.token_count, TOKENS_PER_BLOCK):
         is_present[rows.tokens(start, min(start + TOKENS_PER_BLOCK, rows.token_count))] = True
     return frozenset(np.flatnonzero(~is_present).tolist())
@@ -94,13 +96,14 @@ def _absent(rows: RaggedRows, vocabulary: int) -> frozenset[int]:
 class TranslationTask(PairTask, Seq2SeqTask):
     """Translation task with a tokenizer for the source and one for the target, which may be the same."""
 
+    config: TranslationConfig
     primary_metric = "bleu"
-    begin, end = BEGIN, END
-    forbidden = (PAD, UNKNOWN, MASK)
 
     def __init__(self, config: TranslationConfig, source: Tokenizer, target: Tokenizer) -> None:
         self.config = config
         self.target_tokenizer = target
+        self.begin, self.end = target.begin, target.end
+        self.forbidden = [token for token in (target.pad, target.unknown, target.mask) if token >= 0]
         self.untrained: frozenset[int] = frozenset()
         """Ids of source tokens that train does not have. Their embeddings are random."""
         task_type = Seq2Seq(
@@ -114,7 +117,7 @@ class TranslationTask(PairTask, Seq2SeqTask):
 
     def state(self) -> dict[str, Any]:
         state = super().state()
-        if not self.config.shared_vocabulary:
+        if self.target_tokenizer is not self.tokenizer:
             state["target_tokenizer"] = self.target_tokenizer.json_tree()
         if self.untrained:
             state["untrained"] = sorted(self.untrained)
@@ -123,6 +126,7 @@ class TranslationTask(PairTask, Seq2SeqTask):
     def encode_split(self, split: str, texts: Texts, report: DataReport) -> Examples:
         """Encode a split. Train omits empty and long pairs; other splits keep all pairs and cut long ones."""
         limit, is_training = self.config.max_length, split == "train"
+        source_end, begin, end = [self.tokenizer.end], [self.begin], [self.end]
 
         def arrange(sides: Sequence[Encoded], facts: Counter[str]) -> tuple[np.ndarray, ...] | None:
             (source_text, source), (target_text, target) = sides
@@ -133,8 +137,8 @@ class TranslationTask(PairTask, Seq2SeqTask):
             if is_training and (is_empty or is_long):
                 return None
             return (
-                np.concatenate([source[: limit - 1], [END]]),
-                np.concatenate([[BEGIN], target[: limit - 2], [END]]),
+                np.concatenate([source[: limit - 1], source_end]),
+                np.concatenate([begin, target[: limit - 2], end]),
             )
 
         tokenizers = {"input": self.tokenizer, "target": self.target_tokenizer}
@@ -153,7 +157,7 @@ class TranslationTask(PairTask, Seq2SeqTask):
                 hint="increase task.max_length, or check the files",
             )
         if is_training:
-            self.untrained = _absent(columns.rows["input"], len(self.tokenizer))
+            self.untrained = _absent(columns.rows["input"], self.tokenizer)
         columns.report_unknown(split, report)
         self.texts[split] = columns.select(texts)
         return Examples(columns.rows["input"], columns.rows["target"])
@@ -162,7 +166,7 @@ class TranslationTask(PairTask, Seq2SeqTask):
         tokens = self.tokenizer.encode(text)
         if not text.strip():
             raise ErrorDetail("the line is empty: nothing to translate")
-        return np.append(check_length(tokens, self.task_type.max_length - 1), END)
+        return np.append(check_length(tokens, self.task_type.max_length - 1), self.tokenizer.end)
 
     def warning(self, tokens: Sequence[int], text: str = "") -> str | None:
         """Report unknown tokens, and words with pieces that never occur in train, as in an unseen word."""

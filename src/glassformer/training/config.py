@@ -114,8 +114,10 @@ class TrainingConfig(Node):
         description="ratio of each layer's learning rate to that of the layer above it; the head has the full"
         " learning rate, the embedding the lowest",
     )
-    precision: Literal["fp32", "bf16"] = Field(
-        "fp32", description="fp32, or bf16: autocast to bfloat16, with weights in fp32"
+    precision: Literal["fp32", "bf16", "fp16", "auto"] = Field(
+        "fp32",
+        description="bf16: matrix products in bfloat16 (on a GPU: autocast), all else in fp32; fp16: autocast"
+        " with a gradient scaler, for GPUs without bf16; auto: bf16 if it is faster on this processor",
     )
     device: str = Field(
         "auto", description="auto, cpu, cuda, cuda:1 or mps; auto prefers cuda, then mps, then cpu"

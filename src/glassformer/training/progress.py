@@ -28,7 +28,8 @@ class Reporter:
 
     def begin(self, step: int, total_steps: int | None) -> None: ...
 
-    def step(self, step: int, loss: float, accuracy: float, tokens_per_second: float) -> None: ...
+    def step(self, step: int, loss: float, accuracy: float | None, tokens_per_second: float) -> None:
+        """Report a training step. `accuracy` is None for a regression, which has none."""
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Report the progress of a validation or a test as `done` of `total`."""
@@ -66,12 +67,12 @@ class LineReporter(Reporter):
     def begin(self, step: int, total_steps: int | None) -> None:
         self.total_steps = total_steps
 
-    def step(self, step: int, loss: float, accuracy: float, tokens_per_second: float) -> None:
+    def step(self, step: int, loss: float, accuracy: float | None, tokens_per_second: float) -> None:
         of = f"/{self.total_steps}" if self.total_steps else ""
         self._print_rarely(f"step {step}{of}  {_numbers(loss, accuracy)}  {tokens_per_second:,.0f} tokens/s")
 
     def progress(self, what: str, done: int, total: int) -> None:
-        self._print_rarely(f"{what}: {done:,} of {total:,}")
+        self._print_rarely(f"{what}: {_count(done, total)}" if total > 1 else what)
 
     def _print_rarely(self, text: str) -> None:
         if time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
@@ -117,11 +118,11 @@ class BarReporter(Reporter):
         if self._display is not None and self._bar is not None:
             self._display.update(self._bar, completed=step, numbers=numbers, speed=speed)
 
-    def step(self, step: int, loss: float, accuracy: float, tokens_per_second: float) -> None:
+    def step(self, step: int, loss: float, accuracy: float | None, tokens_per_second: float) -> None:
         self._update(_numbers(loss, accuracy), f"{tokens_per_second:,.0f} tokens/s", step)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        self._update(what, f"{done:,} of {total:,}")
+        self._update(what, _count(done, total) if total > 1 else "")
 
     def validated(self, step: int, metrics: Mapping[str, float], best_by: str) -> None:
         self._update("", "", step)
@@ -153,7 +154,7 @@ class NotebookReporter(LineReporter):
         super().begin(step, total_steps)
         self._display = display(HTML(self._bar(step, "")), display_id=True)
 
-    def step(self, step: int, loss: float, accuracy: float, tokens_per_second: float) -> None:
+    def step(self, step: int, loss: float, accuracy: float | None, tokens_per_second: float) -> None:
         self._update(step, f"{_numbers(loss, accuracy)}, {tokens_per_second:,.0f} tokens/s")
 
     def progress(self, what: str, done: int, total: int) -> None:
@@ -180,8 +181,12 @@ def reporter_for(stream: TextIO) -> Reporter:
     return BarReporter() if stream.isatty() else LineReporter(stream)
 
 
-def _numbers(loss: float, accuracy: float) -> str:
-    return f"loss {loss:.4f}  accuracy {accuracy:.4f}"
+def _numbers(loss: float, accuracy: float | None) -> str:
+    return f"loss {loss:.4f}" + ("" if accuracy is None else f"  accuracy {accuracy:.4f}")
+
+
+def _count(done: int, total: int) -> str:
+    return f"{done:,} of {total:,}"
 
 
 def _validation_line(step: int, metrics: Mapping[str, float], best_by: str) -> str:

@@ -84,13 +84,26 @@ def describe_changes(given: TrainingConfig, fitted: TrainingConfig, examples: in
         "max_epochs": (given.max_epochs, fitted.max_epochs),
         "schedule.warmup_steps": (given.schedule.warmup_steps, fitted.schedule.warmup_steps),
     }
-    changes = [f"{name}={new} (not {old})" for name, (old, new) in options.items() if new != old]
+    changes = {name: f"{name}={new} (not {old})" for name, (old, new) in options.items() if new != old}
     if not changes:
         return None
-    return (
-        f"{examples:,} training examples are few: training uses {', '.join(changes)};"
-        " to choose yourself, set these options"
-    )
+    causes = []
+    if _is_limited_by_steps(fitted) and "schedule.warmup_steps" in changes:
+        warmup = changes.pop("schedule.warmup_steps")
+        causes.append(f"{fitted.max_steps:,} steps are few: training uses {warmup}")
+    if changes:
+        causes.insert(
+            0, f"{examples:,} training examples are few: training uses {', '.join(changes.values())}"
+        )
+    return f"{'; '.join(causes)}; to choose yourself, set these options"
+
+
+def _is_limited_by_steps(fitted: TrainingConfig) -> bool:
+    """Return True if `max_steps`, not the number of examples, made the warm-up shorter."""
+    share, steps = fitted.small_data.max_warmup, fitted.max_steps
+    if share is None or steps is None:
+        return False
+    return fitted.schedule.warmup_steps == math.ceil(share * steps)
 
 
 def _shrink_batches(config: TrainingConfig, lengths: np.ndarray, drop_last: bool) -> TrainingConfig:

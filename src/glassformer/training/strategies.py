@@ -18,11 +18,12 @@ from glassformer.blocks.heads import LossOutput
 from glassformer.blocks.layers import DecoderBlock
 from glassformer.core.errors import user_error
 from glassformer.core.registry import Kind, register
-from glassformer.core.system import ThreadPool
+from glassformer.core.system import ThreadPool, threads_set_to
 from glassformer.data.batching import Batch
 from glassformer.generation.cpu import is_local
 from glassformer.models.base import Model
 from glassformer.training.distributed import ProcessGroup
+from glassformer.training.mixed_precision import make_precision
 
 if TYPE_CHECKING:
     from glassformer.training.config import TrainingConfig
@@ -48,6 +49,7 @@ class SingleProcessStrategy:
         self.model = model
         self.process_group = process_group
         self.training = training
+        self.precision = make_precision(model, training)
 
     def count_micro_batches(self, lengths: np.ndarray) -> int:
         """Return the number of micro-batches to split a batch of examples with these lengths into."""
@@ -59,10 +61,14 @@ class SingleProcessStrategy:
         Gradients add up over the micro-batches. Losses are divided by `count`, the number of targets in
         the whole step, before the backward pass.
         """
+        with self.precision.step():
+            return self._forward_backward(batches, count)
+
+    def _forward_backward(self, batches: Sequence[Batch], count: int) -> list[BatchLoss]:
         losses = []
         for number, batch in enumerate(batches, start=1):
             with self.accumulating(is_last=number == len(batches)):
-                with self.autocast():
+                with self.precision.forward():
                     loss_output = self.compute_loss(batch)
                 loss, correct = loss_output.loss, loss_output.correct
                 if isinstance(batch, IdleBatch):  # a rank without examples has zero weight
@@ -71,18 +77,12 @@ class SingleProcessStrategy:
             losses.append((float(loss.detach()), int(correct)))
         return losses
 
-    def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Return an autocast context for the run's precision; it does nothing in fp32."""
-        if self.training.precision == "bf16":
-            return torch.autocast(next(self.model.parameters()).device.type, torch.bfloat16)
-        return contextlib.nullcontext()
-
     def compute_loss(self, batch: Batch) -> LossOutput:
         return self.model.compute_loss(batch.inputs, batch.targets, self.training.label_smoothing)
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of this loss. After the last micro-batch, `.grad` is the sum over all ranks."""
-        loss.backward()
+        self.precision.scale(loss).backward()
 
     def accumulating(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
         """Return a context for one micro-batch. Ranks synchronise gradients only if `is_last` is True."""
@@ -194,24 +194,26 @@ class ThreadedStrategy(SingleProcessStrategy):
     def count_micro_batches(self, lengths: np.ndarray) -> int:
         return count_micro_batches(self._parameters, lengths)
 
-    def forward_backward(self, batches: Sequence[Batch], count: int) -> list[BatchLoss]:
+    def _forward_backward(self, batches: Sequence[Batch], count: int) -> list[BatchLoss]:
         if len(batches) == 1 or not self._is_worth_threads(batches):
-            return super().forward_backward(batches, count)
+            return super()._forward_backward(batches, count)
         seeds = torch.randint(2**62, (len(batches),)).tolist()
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
         def run(item: tuple[Batch, int]) -> tuple[BatchLoss, tuple[Tensor | None, ...]]:
             batch, seed = item
             with drawing_from(torch.Generator().manual_seed(seed)):
-                with self.autocast():
+                with self.precision.forward():
                     loss_output = self.compute_loss(batch)
-                gradients = torch.autograd.grad(loss_output.loss / count, trained, allow_unused=True)
+                loss = self.precision.scale(loss_output.loss / count)
+                gradients = torch.autograd.grad(loss, trained, allow_unused=True)
             return (float(loss_output.loss.detach()), int(loss_output.correct)), gradients
 
         losses = []
         for loss, gradients in self._map(run, list(zip(batches, seeds, strict=True))):
             losses.append(loss)
-            _add_gradients(trained, gradients)
+            with threads_set_to(1):  # OpenMP's threads would wait for the next sum in a busy loop
+                _add_gradients(trained, gradients)
         return losses
 
     def _is_worth_threads(self, batches: Sequence[Batch]) -> bool:
@@ -320,7 +322,9 @@ class DDPStrategy(SingleProcessStrategy):
         return LossOutput(*self._wrapped(batch.inputs, batch.targets, self.training.label_smoothing))
 
     def backward(self, loss: Tensor) -> None:
-        (loss * self.process_group.world_size).backward()  # the wrapper averages over the ranks
+        self.precision.scale(
+            loss * self.process_group.world_size
+        ).backward()  # the wrapper averages over the ranks
 
     def accumulating(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if is_last else self._wrapped.no_sync()
@@ -447,8 +451,10 @@ class FSDPConfig(ParallelConfig):
     kind: Literal["fsdp"] = "fsdp"
 
     def build(self, model: Model, group: ProcessGroup, training: TrainingConfig) -> SingleProcessStrategy:
-        for option in ("freeze", "average_last"):
-            if getattr(training, option):
+        unsupported = {"freeze": training.freeze, "average_last": training.average_last}
+        unsupported["precision"] = training.precision == "fp16"  # needs another gradient scaler
+        for option, is_set in unsupported.items():
+            if is_set:
                 raise user_error(
                     "this option is not supported with sharded weights",
                     path=f"training.{option}",

@@ -392,6 +392,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         divisor = max(count, 1)
         loss, correct = self._sums(self.strategy.forward_backward(batches, divisor))
+        self.strategy.precision.unscale(self.optimizer)
         norm = self.strategy.clip(self.config.gradient_clip_norm or math.inf)
         self._check_divergence(number, loss / divisor, norm, batches)
         self._update(number)
@@ -425,7 +426,7 @@ class Trainer:
         typical, spike_factor = self.state.typical_loss(), self.config.divergence.spike_factor
         if not math.isfinite(loss):
             reason = f"the loss is {loss}"
-        elif not math.isfinite(norm):
+        elif not math.isfinite(norm) and not self.strategy.precision.may_overflow:
             reason = f"the gradient norm is {norm}"
         elif typical is not None and spike_factor is not None and loss > spike_factor * typical:
             reason = f"the loss jumped from about {typical:.4g} to {loss:.4g}"
@@ -437,7 +438,7 @@ class Trainer:
         learning_rate = self.learning_rate(number)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group["lr_scale"]
-        self.optimizer.step()
+        self.strategy.precision.update(self.optimizer)
         if self.averaged is not None and self.config.ema_decay is not None:
             # A short average at first, so that the random initial weights soon lose influence.
             decay = min(self.config.ema_decay, number / (number + 10))
@@ -617,6 +618,7 @@ class Trainer:
         checksum = self.context.events.checksum() if self.context.events else EventLog.NO_CHECKSUM
         processes = self.process_group.world_size
         about = {**checksum, "processes": processes, "time": time.time()}
+        about["precision"] = self.strategy.precision.state()
         return Checkpoint(tensors, {"training": self.state.to_json(), **about})
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -629,6 +631,7 @@ class Trainer:
             if self.averaged is not None and "averaged" in checkpoint.tensors:
                 self.strategy.load(self.averaged, checkpoint.tensors["averaged"])
             self.state = TrainingState.from_json(checkpoint.state["training"])
+            self.strategy.precision.restore(checkpoint.state.get("precision") or {})
             if self.context.events is not None:
                 self.context.events.restore(checkpoint.state, report)
         except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -670,20 +673,21 @@ class Trainer:
     def _log_step(self) -> None:
         window, state = self.state.window, self.state
         loss, accuracy = window.loss / max(window.count, 1), window.correct / max(window.count, 1)
+        is_regression = getattr(self.task.task_type, "is_regression", False)  # it has no accuracy
         speed = window.tokens / window.seconds if window.seconds else 0.0
         self._log_event(
             "step",
             step=state.step,
             epoch=state.epoch,
             loss=loss,
-            accuracy=accuracy,
+            **({} if is_regression else {"accuracy": accuracy}),
             learning_rate=self.learning_rate(state.step),
             gradient_norm=self._gradient_norm,
             order=state.order[:16],
             tokens_per_second=round(speed, 1),
             seconds=round(state.seconds, 3),
         )
-        self.context.reporter.step(state.step, loss, accuracy, speed)
+        self.context.reporter.step(state.step, loss, None if is_regression else accuracy, speed)
         state.window = Window()
 
     def _log_event(self, kind: str, **fields: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,29 +15,14 @@ import uvicorn
 
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import TrainingSession
-from glassformer.studio.app import Studio, create_app
-from glassformer.studio.gate import Admission, Connection
+from glassformer.studio.app import DEFAULT_PORT, Studio, create_app
 from glassformer.studio.runs import RunsFolder
-from glassformer.studio.server import listen
+from glassformer.web.gate import Admission, Connection
+from glassformer.web.listening import listen
 
 from ...conftest import TinyConfig
 
-if os.environ.get("CI"):  # in CI, a missing browser or driver is a failure
-    import playwright.sync_api as sync_api
-else:
-    sync_api = pytest.importorskip("playwright.sync_api")
-
 TOKEN = "a-token-of-this-test"
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 PATIENCE_SECONDS = 180.0
 """Timeout in seconds for steps without a limit of their own; a busy machine may be slow."""
 
@@ -66,7 +50,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_config: TinyConfig) -> P
         "model.num_layers": 2,
     }
     writing = {"task": {"kind": "arithmetic", "digits": 1, "max_examples": 60}, "training.max_epochs": 1}
-    other = {"model.position.kind": "rotary", "training.max_epochs": 1}
+    other = {
+        "model.position.kind": "rotary",
+        "training.max_epochs": 1,
+        "training.label_smoothing": 0.1,
+    }
     for name, overrides in (("watched", watched), ("other", other), ("writing", writing)):
         TrainingSession(tiny_config(overrides), RunFolder(folder / name)).run()
     return folder
@@ -76,7 +64,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_config: TinyConfig) -> P
 def studio(runs: Path) -> Iterator[Studio]:
     """Serve a studio from a thread of this process, so that a test can replace its maps."""
     studio = Studio(RunsFolder(runs))
-    socket = listen("127.0.0.1", 0)
+    socket = listen("127.0.0.1", 0, DEFAULT_PORT)
     config = uvicorn.Config(
         create_app(studio, Admission(TOKEN)), http=Connection, ws="none", lifespan="off", log_config=None
     )
@@ -88,15 +76,6 @@ def studio(runs: Path) -> Iterator[Studio]:
     server.should_exit = True
     thread.join(10)
     studio.worker.stop()
-
-
-@pytest.fixture(scope="session")
-def browser(chromium: Path) -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        # Playwright gives each launch a fresh profile.
-        browser = playwright.chromium.launch(executable_path=str(chromium), args=FLAGS, headless=True)
-        yield browser
-        browser.close()
 
 
 @dataclass

@@ -41,6 +41,15 @@ def test_the_first_preset_is_that_of_the_readme(open_page: OpenPage) -> None:
     assert page.see(".about-preset h2").inner_text() == "reversal"
 
 
+def test_own_data_hide_what_is_expected_of_the_preset(open_page: OpenPage, table: Path) -> None:
+    page = open_form(open_page, "classification", {})
+    assert page.see(".about-preset p.note", "Expected").is_visible()
+    page.open(
+        f"#/new?{urlencode({'source': 'classification', 'set': json.dumps({'task.data.train': str(table)})})}"
+    )
+    page.until("() => document.querySelector('.about-preset p.note')?.hidden")
+
+
 def test_unset_options_look_unset_and_three_states_can_be_chosen(open_page: OpenPage) -> None:
     page = open_form(open_page, "classification", {"task.data.train": "not-there.csv"})
     assert chosen(page, "task.data.format") == "unset: by the file name's ending"

@@ -5,11 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import re
+import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from PIL import Image
+
+from glassformer.runs.folder import RunFolder
+from glassformer.storage.files import ChecksummedFolder, json_bytes
 
 from .conftest import PATIENCE_SECONDS, OpenPage, Page
 
@@ -114,6 +118,19 @@ def test_a_run_shows_its_results_and_options(open_page: OpenPage) -> None:
     page.page.get_by_label("Filter the options").fill("num_heads")
     assert page.page.locator("table.options tr:visible").count() == 1
     assert ["model.num_heads", "2"] in check_exports(page, "Options")
+
+
+def test_a_run_shows_its_warnings_beside_its_results(open_page: OpenPage, runs: Path) -> None:
+    folder, warning = RunFolder(runs / "warned"), "WARNING: test accuracy 0.1 <b>is low</b>"
+    shutil.copytree(runs / "other", folder.path)
+    try:
+        results = folder.results() | {"warnings": [warning]}
+        ChecksummedFolder(folder.path).write({"results.json": json_bytes(results)})
+        page = open_page("#/run/warned")
+        assert page.see("section.panel[aria-label='Warnings'] li.alarm").inner_text() == warning
+        page.see("section.panel[aria-label='Results']", "test")
+    finally:
+        shutil.rmtree(folder.path)
 
 
 def test_the_inspector_shows_all_sites_and_tests_a_cell(open_page: OpenPage) -> None:
@@ -429,3 +446,33 @@ def test_keys_are_listed_and_links_lead_everywhere(open_page: OpenPage) -> None:
         assert page.page.evaluate("() => location.hash").split("?")[0].endswith("/watched")
     page.open("#/run/not-there")
     page.see(".failure", "no such run")
+
+
+@pytest.mark.parametrize("view", ["inspect", "probe"])
+def test_an_untrained_length_is_a_warning(open_page: OpenPage, view: str) -> None:
+    page = open_page(f"#/{view}/watched?input=1%202%203")
+    page.see(".input-warning", "trained on sequences of 6 tokens, not of 3")
+    page = open_page(f"#/{view}/watched?input=1%202%203%200%201%202")
+    page.see("section.panel")
+    assert page.page.locator(".input-warning").count() == 0
+
+
+def test_sweeps_smoothed_losses_and_different_lengths_are_named(open_page: OpenPage, runs: Path) -> None:
+    page = open_page("#/compare?a=writing&b=watched")
+    page.see(".empty", "Their inputs have different numbers of tokens")
+    page.see(".empty", "A has 7 tokens, B has 6 tokens")
+    page.see(".empty a.button", "Use the input of A for both")
+    page.open("#/runs?select=watched")
+    page.see("th", "Training loss")
+    page.see(".legend", "watched")
+    assert page.page.locator(".loss-note").count() == 0
+    for route in ("#/runs?select=other", "#/run/other"):
+        page.open(route)
+        page.see(".loss-note", "training.label_smoothing")
+    page.open("#/runs?select=watched")
+    (runs / "sweep-1" / "runs").mkdir(parents=True)
+    shutil.copytree(runs / "watched", runs / "sweep-1" / "runs" / "trial-0")
+    try:
+        page.see(".sweeps", "sweep-1 (1 run)")
+    finally:
+        shutil.rmtree(runs / "sweep-1")

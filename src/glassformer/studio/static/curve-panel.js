@@ -12,9 +12,9 @@ const SECONDS = 1;
 const SECONDS_AT_REST = 5;
 
 export class CurvePanel {
-  /** `onStatus(eventLog)` is called for every run that has changed; `colourOf(name)` is the colour number of a run. */
-  constructor(params, signal, { height = 320, title = "Curves", onStatus = () => {}, colourOf = () => 0, command = null, commandOf = null } = {}) {
-    Object.assign(this, { signal, onStatus, colourOf, commandOf, eventLogs: new Map(), shown: [] });
+  /** `onStatus(eventLog)` is called for every run that has changed; `colourOf(name)` is the colour number of a run, `smoothing(name)` its label smoothing. */
+  constructor(params, signal, { height = 320, title = "Curves", onStatus = () => {}, colourOf = () => 0, command = null, commandOf = null, smoothing = () => 0 } = {}) {
+    Object.assign(this, { signal, onStatus, colourOf, commandOf, smoothing, eventLogs: new Map(), shown: [] });
     this.metric = params.get("metric") ?? "loss";
     this.isLog = params.get("log") === "1";
     this.smoothness = Math.min(Math.max(Number(params.get("smooth") ?? 0.5) || 0, 0), 0.99);
@@ -99,8 +99,14 @@ export class CurvePanel {
     });
     if (!this.chart.element.isConnected) this.body.replaceChildren(this.chart.element, this.legend);
     this.legend.replaceChildren(...eventLogs.map(({ name }) => make("li", { data: { run: name } }, swatch(this.colourOf(name)), name)),
-      make("li.muted", {}, "line: training, smoothed above the raw values · rings: validation"));
+      make("li.muted", {}, "line: training, smoothed above the raw values · rings: validation"), ...this.lossNote());
     this.chart.show(series, { isLog: this.isLog, y: words(this.metric), revision: `${this.metric}${this.isLog}` });
+  }
+
+  /** Return a note if the training loss of a shown run includes label smoothing, which validation does not. */
+  lossNote() {
+    if (this.metric !== "loss" || !this.shown.some((name) => this.smoothing(name) > 0)) return [];
+    return [make("li.muted.loss-note", {}, "The training loss includes training.label_smoothing and the validation loss does not, so their heights cannot be compared.")];
   }
 
   offer(names) {

@@ -100,7 +100,7 @@ export class HeadPanel {
     this.rows = rows.map((row) => [row.label, row.value, row.mark, row.other, row.dot]);
     this.figure = bars(rows, { width: 320, label: 112, value: 44, title: "this head" });
     const distance = this.at(of.distance).value;
-    const explain = (name, text = name) => explained(text, this.explanations[name]);
+    const explain = (name, text = name) => explained(text, this.explanations[this.detail.chosen[0]]?.[name]);
     const legend = [make("span.key-mark", {}), "uniform weights", control ? [make("span.key-other", {}), "untrained"] : null,
       rows.some(({ dot }) => dot !== null) ? [make("span.key-dot"), explain("value-weighted")] : null];
     const lines = rows.map((row) => make("div.statistic", {}, explain(row.label), bars([row], { width: 300, label: 0, value: 44, title: row.label })));

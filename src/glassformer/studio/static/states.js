@@ -37,6 +37,9 @@ export function failure(error, again = null) {
     again && button("Try again", again));
 }
 
+/** Return a line with a reason not to trust the output for an input, or null if there is none. */
+export const inputWarning = (text) => (text ? make("p.input-warning", { role: "status" }, `Warning: ${text}`) : null);
+
 const listed = (allowed) => (Array.isArray(allowed) ? allowed.join(", ") : allowed);
 
 /**

@@ -5,7 +5,7 @@ import { choice, field, make } from "./dom.js";
 import { Difference, StudioMaps } from "./maps.js";
 import { csv, panel, shellWords } from "./panel.js";
 import { go, here, link, remember } from "./route.js";
-import { empty, fill, skeleton, working } from "./states.js";
+import { empty, fill, inputWarning, skeleton, working } from "./states.js";
 import { checkpointOptions, chosenIn, goIfAccepted, loadRun, listenToKeys, makeDetail, runNames } from "./subject.js";
 
 const SIDES = ["a", "b"];
@@ -70,7 +70,7 @@ class Comparison {
     const difference = new Difference(...sources);
     const shared = Object.keys(difference.sites);
     if (!shared.length) {
-      this.element = empty("These maps cannot be compared", "Their inputs have different numbers of tokens, or the models have no attention site in common. Choose inputs of the same length.");
+      this.element = incomparable(sources, params);
       return;
     }
     this.all = [...sources, difference];
@@ -85,7 +85,7 @@ class Comparison {
       trust: "fact", name: `compare-${["a", "b", "difference"][index]}`, command: sources[index]?.reply.command ?? null,
       files: sources[index] ? sources[index].files(() => detail.chosen) : this.differenceFiles(difference, detail),
       about: sources[index] ? about(sources[index]) : "scale from −1 to 1; blue: A attends more, orange: B attends more",
-    }, detail.element));
+    }, inputWarning(sources[index]?.reply.warning), detail.element));
     this.element = make("div", {}, this.where, make("div.three", {}, ...this.panels), make("p.caption", {}, studio.caption));
     listenToKeys(() => this.details[0], signal);
     this.choose(...chosenIn(difference.sites, params), params);
@@ -148,6 +148,22 @@ class Comparison {
       },
     };
   }
+}
+
+/** Explain why no map of A has the size of one of B, and offer inputs that both can read. */
+function incomparable(sources, params) {
+  const [a, b] = sources.map(({ sites }) => sites), title = "These maps cannot be compared";
+  const both = Object.keys(a).filter((site) => site in b);
+  if (!both.length) {
+    return empty(title, `The models have no attention site in common: A has ${Object.keys(a).join(" and ")}, B has ${Object.keys(b).join(" and ")}.`);
+  }
+  const size = ({ queries, keys }) => (queries.length === keys.length ? `${keys.length} tokens` : `${queries.length} × ${keys.length} tokens`);
+  const lengths = both.map((site) => `${a[site].name}: A has ${size(a[site])}, B has ${size(b[site])}`).join("; ");
+  const inputs = sources.map(({ reply }) => reply.about?.input);
+  const offers = inputs[0] === inputs[1] ? [] : SIDES.map((side, index) => make("a.button", {
+    href: link("compare", null, { ...Object.fromEntries(params), "a-input": inputs[index], "b-input": inputs[index] }),
+  }, `Use the input of ${side.toUpperCase()} for both`));
+  return empty(title, `Their inputs have different numbers of tokens. ${lengths}.`, ...offers);
 }
 
 /** Return a command that saves both maps and prints their difference. */

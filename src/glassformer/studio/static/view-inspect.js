@@ -8,7 +8,7 @@ import { StudioMaps } from "./maps.js";
 import { showChecks, showGrid } from "./overview.js";
 import { inputText, panel } from "./panel.js";
 import { go, here, link, remember, wholeNumber } from "./route.js";
-import { fill, working } from "./states.js";
+import { fill, inputWarning, working } from "./states.js";
 import { chosenIn, goIfAccepted, loadRun, listenToKeys, makeDetail, requestOf, runNames, subjectBar } from "./subject.js";
 
 /** Number of layers, of all sites, above which the small maps are as tall as the large one. */
@@ -57,7 +57,7 @@ class Inspector {
     this.map = panel("Map", {
       trust: "fact", files: source.files(() => this.detail.chosen), name: `${name}-attention`, command: reply.command,
       tools: this.turns(),
-    }, make("p.reading", { title: [reply.about?.input, reply.about?.output].filter(Boolean).join(" → ") }, inputText(reply), reply.about?.output ? [make("span.arrow", {}, "→"), make("strong", {}, reply.about.output)] : null),
+    }, inputWarning(reply.warning), make("p.reading", { title: [reply.about?.input, reply.about?.output].filter(Boolean).join(" → ") }, inputText(reply), reply.about?.output ? [make("span.arrow", {}, "→"), make("strong", {}, reply.about.output)] : null),
     this.detail.element, make("p.caption", {}, studio.caption), checks);
     const hints = new HintPanel(name, request, params, signal);
     // Two columns of similar height, with few or many small maps.

@@ -19,7 +19,7 @@ export async function showNew(root, { params, studio, signal }) {
       make("p.muted", {}, "Choose a preset and change its options. The training continues even if you close the studio."))),
     make("div.new-layout", {}, make("nav.presets", { "aria-label": "Presets" }, studio.presets.map((preset) => make("a.preset", {
       href: link("new", null, { source: preset.name }), "aria-current": preset.name === source ? "true" : null,
-    }, make("strong", {}, preset.name), make("span.note", {}, firstSentence(preset.about))))), form));
+    }, make("strong", {}, preset.name), make("span.note", {}, preset.sentence)))), form));
   const preset = studio.presets.find(({ name }) => name === source);
   await fill(form, skeleton(12, "Loading the form"), async () => {
     const document = await ask(`form?source=${encodeURIComponent(source)}`, { signal });
@@ -29,8 +29,6 @@ export async function showNew(root, { params, studio, signal }) {
   if (chosen) chosen.parentElement.scrollTop = chosen.offsetTop - chosen.parentElement.clientHeight / 2; // without scrolling the page
 }
 
-const firstSentence = (text) => /^.*?[.:](\s|$)/.exec(text)?.[0].replace(/:\s*$/, ".") ?? text;
-
 class RunForm {
   constructor(source, preset, document, params, signal) {
     Object.assign(this, { source, signal, values: valuesIn(params), errors: [], fields: document.fields, preview: make("div.previews"), names: make("datalist", { id: "columns" }), fileErrors: [] });
@@ -38,9 +36,10 @@ class RunForm {
     this.command = commandLine(document.command ?? preset?.command);
     this.start = make("button.primary", { type: "submit" }, "Start training");
     this.otherErrors = make("div");
+    this.expected = make("p.note", {}, [preset?.expected && `Expected: ${preset.expected}`, preset?.time && `Time: ${preset.time}`].filter(Boolean).join(" · "));
     this.element = make("form.run-form", { noValidate: true, onsubmit: (event) => { event.preventDefault(); this.startTraining(); } },
       make("div.about-preset", {}, make("h2", {}, source), make("p", {}, preset?.about ?? ""),
-        make("p.note", {}, [preset?.expected && `Expected: ${preset.expected}`, preset?.time && `Time: ${preset.time}`].filter(Boolean).join(" · "))),
+        this.expected),
       this.groups, this.names, make("div.form-foot", {}, this.otherErrors, make("div.form-acts", {}, this.command, button("Undo changes", () => this.undo()), this.start)));
     this.show();
     if (Object.keys(this.values).length) this.check();
@@ -59,6 +58,7 @@ class RunForm {
 
   /** Show the fields from the server's reply, and keep focus and selection. */
   show() {
+    this.expected.hidden = Boolean(this.values[`${PREVIEWED}.train`]); // it is about the preset's own data
     const open = new Map([...this.groups.querySelectorAll("details")].map((group) => [group.dataset.group, group.open]));
     const focused = document.activeElement?.name, selection = document.activeElement?.selectionStart;
     const groups = new Map();

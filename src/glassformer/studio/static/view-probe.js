@@ -6,7 +6,7 @@ import { button, choice, field, make, measure } from "./dom.js";
 import { StudioMaps } from "./maps.js";
 import { figureFiles, inputText, panel } from "./panel.js";
 import { go, here, link, remember, wholeNumber } from "./route.js";
-import { empty, fill, working } from "./states.js";
+import { empty, fill, inputWarning, working } from "./states.js";
 import { AttentionRow } from "./strip.js";
 import { goIfAccepted, loadRun, requestOf, runNames, subjectBar } from "./subject.js";
 import { beamTree, treeRows } from "./tree.js";
@@ -72,7 +72,7 @@ class Probe {
     }
     const [best, ...others] = outputs;
     figure = bars(outputs.map((of, index) => ({ label: of.output || "∅", value: of.probability, text: share(of.probability), isChosen: index === 0 })), { width: 380, isStacked: true, title: "outputs" });
-    made.querySelector("header").after(make("div.output", {},
+    made.querySelector("header").after(make("div.output", {}, inputWarning(this.trace.warning),
       make("p.mono.muted", {}, this.trace.attention ? inputText(this.trace.attention) : this.trace.input.join(" ")),
       make("p.best", { role: "status" }, best.output || "∅"),
       make("p.note", {}, best.probability === null ? "" : `probability ${share(best.probability)}`)),
@@ -84,7 +84,7 @@ class Probe {
     const nodes = this.trace.tree?.nodes ?? [];
     if (!nodes.length) return null;
     let svg = null;
-    const made = panel("Beam search", { trust: "fact", name: `${this.name}-tree`, command: this.trace.command,
+    const made = panel(nodes.length > this.trace.steps.length ? "Beam search" : "Search", { trust: "fact", name: `${this.name}-tree`, command: this.trace.command,
       about: "Each column is a step. Solid nodes belong to the output, dashed nodes were dropped. The number is the total log-probability so far.",
       files: figureFiles(() => svg, () => treeRows(nodes)) }, this.tree);
     const chosen = make("p.note", { role: "status" }, "Click a node to see its attention.");

@@ -26,9 +26,9 @@ export async function showRun(root, { name, params, studio, signal }) {
       make("a.button", { href: link("film", name) }, "Film"), make("a.button", { href: link("compare", null, { a: name }) }, "Compare"),
       FAILED.has(status) && about.form ? tryAgain(about.form) : make("a.button", { href: link("new", null, { source: name }) }, "New run from this one"));
   };
-  const showRest = () => rest.replaceChildren(...[logPanel(about), resultsPanel(about, studio), optionsPanel(about)].filter(Boolean));
+  const showRest = () => rest.replaceChildren(...[logPanel(about), warningsPanel(about), resultsPanel(about, studio), optionsPanel(about)].filter(Boolean));
   const curves = new CurvePanel(params, signal, {
-    height: 340, command: about.command, colourOf: () => row?.colour ?? 0,
+    height: 340, command: about.command, smoothing: () => about.config["training.label_smoothing"] ?? 0, colourOf: () => row?.colour ?? 0,
     onStatus: async (eventLog) => {
       const hasChanged = eventLog.status !== about.status;
       showStatus(eventLog.status, eventLog.step, eventLog.total);
@@ -95,6 +95,12 @@ function stopButton(name, acts) {
 
 function tablePanel(title, rows, name, command, shown) {
   return panel(title, { files: figureFiles(() => tableFigure(rows), () => rows), name, command }, shown);
+}
+
+/** Show the warnings about the data and the model, which belong to every score of the run. */
+function warningsPanel({ warnings }) {
+  if (!warnings.length) return null;
+  return panel("Warnings", {}, make("ul.preview-notes", {}, warnings.map((text) => make("li.alarm", {}, text))));
 }
 
 function resultsPanel(about, studio) {

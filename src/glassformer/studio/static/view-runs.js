@@ -13,7 +13,8 @@ import { isRun } from "./subject.js";
 const SECONDS = 1.5;
 const INITIAL_CHOICE = 3;
 const MAX_DIFFERENCES = 4;
-const COLUMNS = ["", "Run", "Status", "Result", "Loss", "Seed", "Parameters", "Time", "Options that differ within the task"];
+const SMOOTHING = "training.label_smoothing";
+const COLUMNS = ["", "Run", "Status", "Result", "Training loss", "Seed", "Parameters", "Time", "Options that differ within the task"];
 
 const STATUS = {
   starting: "is starting", failed: "failed before it created a run", new: "has not started", running: "is training", stalled: "its process is alive, but has made no progress for a while", stopped: "was stopped and can be resumed",
@@ -25,6 +26,7 @@ export const statusPill = (status) => make(`span.status.status-${status}`, { tit
 export async function showRuns(root, { params, studio, signal }) {
   const view = { table: make("table.runs"), chosen: null, known: "", signal };
   const differing = make("div");
+  const sweeps = make("p.note.sweeps", { hidden: true });
   const colours = new Map();
   const curves = new CurvePanel(params, signal, {
     colourOf: (name) => colours.get(name) ?? 0,
@@ -34,7 +36,7 @@ export async function showRuns(root, { params, studio, signal }) {
   const rows = () => tableRows(runs);
   const filter = new RunFilter(params, () => fillTable(view, runs, tasks, filter, choose));
   const table = panel("All runs", { files: figureFiles(() => tableFigure(rows()), rows), name: "runs", command: shellWords(["glassformer", "runs", "--runs", studio.runs_shown]) },
-    filter.element, make("div.scroll", {}, view.table));
+    filter.element, make("div.scroll", {}, view.table), sweeps);
   const chosen = () => [...view.chosen].filter((name) => runs.some((run) => run.name === name && isRun(run)));
   const choose = () => {
     remember({ select: chosen().join(",") || "none" });
@@ -47,15 +49,21 @@ export async function showRuns(root, { params, studio, signal }) {
       make("a.button.primary", { href: link("new") }, "New run")),
     make("div.stack", {}, skeleton(6, "Loading the runs")));
   await poll(async () => {
-    ({ runs, tasks } = await ask("runs", { signal }));
+    const reply = await ask("runs", { signal });
     if (signal.aborted) return;
+    ({ runs, tasks } = reply);
+    showSweeps(sweeps, reply.groups, studio);
     if (!runs.length) {
       view.chosen = null;
       root.lastChild.replaceChildren(empty("No runs yet", `Runs in ${studio.runs_shown} appear here automatically, also if they are started in a terminal.`,
-        make("a.button.primary", { href: link("new") }, "Start one"), make("code", {}, "glassformer train reversal")));
+        make("a.button.primary", { href: link("new") }, "Start one"), make("code", {}, "glassformer train reversal")), sweeps);
       return;
     }
     for (const run of runs) colours.set(run.name, run.colour);
+    curves.smoothing = (name) => {
+      const run = runs.find((each) => each.name === name);
+      return run?.differences[SMOOTHING] ?? tasks[run?.task]?.common[SMOOTHING] ?? 0;
+    };
     filter.offer(runs);
     if (!view.chosen) {
       view.chosen = new Set(firstChoice(params, runs));
@@ -65,6 +73,15 @@ export async function showRuns(root, { params, studio, signal }) {
     }
     fillTable(view, runs, tasks, filter, choose);
   }, SECONDS, signal);
+}
+
+/** Show how many sweeps and studies are in the folder, and how to see their runs. */
+function showSweeps(root, groups, studio) {
+  root.hidden = !groups.length;
+  if (!groups.length) return;
+  const listed = groups.map(({ name, runs }) => `${name} (${runs} ${runs === 1 ? "run" : "runs"})`).join(", ");
+  const command = shellWords(["glassformer", "studio", "--runs", `${studio.runs_shown}/${groups[0].name}/runs`]);
+  root.replaceChildren(`Sweeps and studies in this folder: ${listed}. To see their runs: `, make("code", {}, command));
 }
 
 /** Filter of the table: words to search for, a task and a status. The address stores them. */

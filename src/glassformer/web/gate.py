@@ -11,17 +11,20 @@ import hmac
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import h11
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from glassformer.studio import limits
-from glassformer.studio.messages import Refusal, error_reply, refusal
+from glassformer.web import limits
+from glassformer.web.messages import Refusal, error_reply, refusal
 
 FULL = (
     "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n"
@@ -111,31 +114,50 @@ HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
 
-API = "/api/"
-HEALTH = "/api/health"
 HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
 class Admission:
-    """Access rules: the token and the allowed host names of this studio."""
+    """Access rules of a server: its token, the host names that it answers to, and sizes of requests."""
 
-    token: str
+    token: str | None
+    """Token that requests must have; None if they need none."""
     host: str = "127.0.0.1"
-    """Address that the studio listens on."""
+    """Address that the server listens on."""
+    public_url: str | None = None
+    """Address of a proxy before the server, such as `https://models.example.org`, in small letters."""
+    api: str = "/api/"
+    """Prefix of the URL paths that need the token."""
+    public: frozenset[str] = frozenset()
+    """URL paths below `api` that need no token, because they contain nothing of the user's."""
+    self_checked: frozenset[str] = frozenset()
+    """URL paths whose handlers check the token, because clients may send it in the body."""
+    health: str = "/api/health"
+    """URL path of the health check, which needs no token on loopback."""
+    hint: str = "open the link that the terminal printed"
+    """Hint for a client that is refused."""
+    body_bytes: int = limits.BODY_BYTES
+    requests: int = limits.REQUESTS
+    """Maximum number of concurrent requests."""
     names: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         own = [] if self.is_loopback else [self.host.lower(), socket.gethostname().lower()]
+        own += [urlsplit(self.public_url).hostname or ""] if self.public_url else []
         object.__setattr__(self, "names", frozenset([*LOOPBACK_NAMES, *own]))
 
     @property
     def is_loopback(self) -> bool:
         return is_loopback(self.host)
 
+    def is_own_origin(self, origin: str, host: str) -> bool:
+        """Return True if an Origin header names a page of this server, or of the proxy before it."""
+        return origin.lower() in (f"http://{host.lower()}", self.public_url)
+
     def knows(self, host: str) -> bool:
-        """Return True if a Host header names this studio. Any port is accepted, as with tunnels (ssh -L)."""
+        """Return True if a Host header names this server. Any port is accepted, as with tunnels (ssh -L)."""
         match = HOST.fullmatch(host.lower())
         if match is None or not 0 < int(match["port"] or 80) < 1 << 16:
             return False
@@ -147,7 +169,12 @@ class Admission:
 
     def needs_token(self, path: str) -> bool:
         """Return True if a URL path needs the token: the whole API, except the health check on loopback."""
-        return path.startswith(API) and not (path == HEALTH and self.is_loopback)
+        is_open = self.token is None or (path == self.health and self.is_loopback)
+        return self.is_api(path) and not is_open and path not in self.self_checked
+
+    def is_api(self, path: str) -> bool:
+        """Return True if a URL path is part of the API, which pages of other sites must not request."""
+        return path.startswith(self.api) and path not in self.public
 
 
 def is_loopback(host: str) -> bool:
@@ -165,9 +192,16 @@ def _is_address(name: str) -> bool:
 class Gate:
     """ASGI middleware that checks every request and adds the security headers to every reply."""
 
-    def __init__(self, app: ASGIApp, admission: Admission) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        admission: Admission,
+        reply: Callable[[str, Refusal], Response] = lambda path, refused: error_reply(refused),
+    ) -> None:
+        """Guard an application. `reply` returns the reply for a refused request to a URL path."""
         self.app = app
         self.admission = admission
+        self._reply = reply
         self._in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -179,7 +213,7 @@ class Gate:
         guarded = _with_headers(scope, send)
         try:
             self._check(scope)
-            if self._in_flight >= limits.REQUESTS and scope["path"] != HEALTH:
+            if self._in_flight >= self.admission.requests and scope["path"] != self.admission.health:
                 raise refusal(
                     503,
                     "too many concurrent requests",
@@ -187,11 +221,13 @@ class Gate:
                     hint="repeat the request",
                 )
         except Refusal as refused:
-            await error_reply(refused)(scope, receive, guarded)
+            if refused.status == 413 and "expect" not in Headers(scope=scope):
+                await _discard(receive)
+            await self._reply(scope["path"], refused)(scope, receive, guarded)
             return
         self._in_flight += 1
         try:
-            await self.app(scope, _counted(receive), guarded)
+            await self.app(scope, _counted(receive, self.admission.body_bytes), guarded)
         finally:
             self._in_flight -= 1
 
@@ -206,63 +242,59 @@ class Gate:
         self._check_origin(headers, host, scope["path"])
         if self.admission.needs_token(scope["path"]):
             self._check_token(headers.getlist("authorization"))
-        _check_length(headers.getlist("content-length"))
+        _check_length(headers.getlist("content-length"), self.admission.body_bytes)
 
     def _check_host(self, headers: Headers) -> str:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self.admission.knows(hosts[0]):
             raise refusal(
                 421,
-                "this is not the studio's address",
+                "this is not the server's address",
                 path="Host",
                 value=", ".join(hosts),
-                hint="open the link that the terminal printed",
+                hint=self.admission.hint,
             )
         return hosts[0]
 
     def _check_origin(self, headers: Headers, host: str, path: str) -> None:
         origins = headers.getlist("origin")
         # A link on another site may open the page, whose own requests then have our origin.
-        site = headers.get("sec-fetch-site", "none") if path.startswith(API) else "none"
-        is_own = all(origin.lower() == f"http://{host.lower()}" for origin in origins)
+        site = headers.get("sec-fetch-site", "none") if self.admission.is_api(path) else "none"
+        is_own = all(self.admission.is_own_origin(origin, host) for origin in origins)
         if not is_own or len(origins) > 1 or site not in ("same-origin", "none"):
             raise refusal(
                 403,
                 "the request comes from another site",
                 path="Origin",
                 value=", ".join(origins) or site,
-                hint="open the link that the terminal printed",
+                hint=self.admission.hint,
             )
 
     def _check_token(self, given: Iterable[str]) -> None:
         given = list(given)
         scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
         is_right = hmac.compare_digest(
-            token.strip().encode("utf-8", "surrogateescape"), self.admission.token.encode()
+            token.strip().encode("utf-8", "surrogateescape"), (self.admission.token or "").encode()
         )
         if not is_right or scheme.lower() != "bearer":
-            refused = refusal(
-                401, "the token is missing or wrong", hint="open the link that the terminal printed"
-            )
+            refused = refusal(401, "the token is missing or wrong", hint=self.admission.hint)
             refused.headers["WWW-Authenticate"] = "Bearer"
             raise refused
 
 
-def _check_length(lengths: list[str]) -> None:
+def _check_length(lengths: list[str], body_bytes: int) -> None:
     for length in lengths:
-        if not length.isdecimal() or int(length) > limits.BODY_BYTES:
-            raise _too_large(length)
+        if not length.isdecimal() or int(length) > body_bytes:
+            raise _too_large(length, body_bytes)
 
 
-def _too_large(size: object) -> Refusal:
-    refused = refusal(
-        413, "the body is too large", value=size, hint=f"send at most {limits.BODY_BYTES:,} bytes"
-    )
+def _too_large(size: object, body_bytes: int) -> Refusal:
+    refused = refusal(413, "the body is too large", value=size, hint=f"send at most {body_bytes:,} bytes")
     refused.headers["Connection"] = "close"  # to avoid reading the rest of the body
     return refused
 
 
-def _counted(receive: Receive) -> Receive:
+def _counted(receive: Receive, body_bytes: int) -> Receive:
     """Wrap `receive` with limits for the size and the duration of a body, whatever its Content-Length is."""
     deadline = asyncio.get_running_loop().time() + limits.BODY_SECONDS
     size, is_whole = 0, False
@@ -280,11 +312,28 @@ def _counted(receive: Receive) -> Receive:
             raise refused from None
         size += len(message.get("body", b""))
         is_whole = not message.get("more_body", False)
-        if size > limits.BODY_BYTES:
-            raise _too_large(size)
+        if size > body_bytes:
+            if not is_whole:
+                await _discard(receive)
+            raise _too_large(size, body_bytes)
         return message
 
     return counted
+
+
+async def _discard(receive: Receive) -> None:
+    """Read the rest of a body, within limits.
+
+    If a connection is closed while the client still sends, the client gets a reset instead of the reply.
+    """
+    size = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(limits.DISCARD_SECONDS):
+            while size <= limits.DISCARD_BYTES:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
 
 
 def _with_headers(scope: Scope, send: Send) -> Send:

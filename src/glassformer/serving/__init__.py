@@ -1,0 +1,1 @@
+"""HTTP server that applies trained models: predictions, completions, translations, attention maps."""

@@ -1,0 +1,1 @@
+"""HTTP parts that the studio and `serve` share: access control, messages, listening, static files."""

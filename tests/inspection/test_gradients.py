@@ -1,0 +1,169 @@
+"""Attribution: completeness, exactness on linear models, and the sum of the parts of a logit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from glassformer.cli import main
+from glassformer.core.errors import ErrorDetail
+from glassformer.inspection.examples import first_example
+from glassformer.inspection.gradients import (
+    METHODS,
+    SITE,
+    _Path,
+    ask,
+    attribute,
+    attribution_matrix,
+    logit_parts,
+    output_named,
+)
+from glassformer.inspection.sites import change_sites
+
+from .conftest import experiment
+from .test_patching import TASKS, sharpened
+
+
+def build(name: str, **model: Any) -> tuple[Any, Any, np.ndarray]:
+    built = experiment(TASKS[name], **model)
+    found = sharpened(built, 1.5)
+    split = "test" if "test" in built.task.splits else "validation"
+    if name == "masked":
+        return found, built.task, first_example(built.task)
+    tokens_BL = built.task.batch(split, np.array([0])).inputs["tokens"]
+    assert tokens_BL is not None
+    return found, built.task, tokens_BL[0].numpy()
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_integrated_gradients_are_complete(name: str) -> None:
+    model, task, tokens = build(name)
+    found = attribute(model, task, tokens, untrained=model)
+    assert len(found.values) == len(found.tokens) == len(tokens)
+    assert found.completeness_error < 0.02 * max(0.5, abs(found.target_difference))
+    assert found.untrained_correlation is None or found.untrained_correlation == pytest.approx(1)
+    assert {"comprehensiveness", "random_comprehensiveness", "sufficiency", "random_sufficiency"} <= set(
+        json.loads(json.dumps(found.document()))
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_do_not_depend_on_the_batch_size(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, task, tokens = build("seq2seq")
+    together = attribute(model, task, tokens, method)
+    monkeypatch.setattr("glassformer.inspection.gradients.TOKENS_PER_BATCH", 1)
+    alone = attribute(model, task, tokens, method)
+    np.testing.assert_allclose(together.values, alone.values, atol=1e-5)
+
+
+def test_integrated_gradients_equal_a_fine_riemann_sum() -> None:
+    model, task, tokens = build("sequence")
+    path = _Path(model, ask(model, task, tokens))
+    alphas = (torch.arange(4000) + 0.5) / 4000
+    change = path.end_LD - path.start_LD
+    slopes = path.gradient(path.start_LD + alphas[:, None, None] * change)
+    expected = (slopes.double().mean(0) * change).sum(-1).numpy()
+    np.testing.assert_allclose(path.values("integrated-gradients"), expected, atol=2e-3)
+
+
+def test_integrated_gradients_equal_captum() -> None:
+    captum = pytest.importorskip("captum.attr")
+    model, task, tokens = build("sequence")
+    question = ask(model, task, tokens)
+    path = _Path(model, question)
+
+    def forward(states: torch.Tensor) -> torch.Tensor:
+        repeated = {
+            name: value.expand(len(states), -1)
+            for name, value in question.inputs.items()
+            if value is not None
+        }
+        with change_sites(model, {SITE: lambda _: states}):
+            return question.contrast.value(model(**repeated))
+
+    theirs = captum.IntegratedGradients(forward).attribute(
+        path.end_LD[None], path.start_LD[None], n_steps=64, method="gausslegendre"
+    )
+    np.testing.assert_allclose(
+        path.values("integrated-gradients"), theirs[0].sum(-1).detach().numpy(), atol=1e-5
+    )
+
+
+def test_faithfulness_is_measured_by_removing_and_keeping_tokens() -> None:
+    model, task, tokens = build("seq2seq")
+    path = _Path(model, ask(model, task, tokens))
+    occlusion = path.values("occlusion")
+    found = path.faithfulness(occlusion)
+    assert found.comprehensiveness == pytest.approx(found.occlusion_comprehensiveness)
+    assert found.sufficiency == pytest.approx(found.occlusion_sufficiency)
+    first = int(np.argmax(occlusion))
+    without = path.end_LD.clone()
+    without[first] = path.start_LD[first]
+    assert path.full - float(path.metric(without[None])) == pytest.approx(occlusion[first], abs=1e-5)
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("name", TASKS)
+def test_parts_sum_to_the_logit_difference(name: str, norm: str) -> None:
+    model, task, tokens = build(name, norm={"kind": norm}, norm_placement="pre", num_key_value_heads=1)
+    with torch.no_grad():  # learned values instead of 1 and 0
+        for norm_module in model.modules():
+            if "Norm" in type(norm_module).__name__:
+                for parameter in norm_module.parameters():
+                    parameter += 0.3 * torch.randn_like(parameter)
+    found = logit_parts(model, task, tokens)
+    assert found.error < 1e-4 * max(1, abs(found.target_difference))
+    stack = "decoder" if name == "seq2seq" else "encoder"
+    assert {f"{stack}.embedding", f"{stack}.1.heads.1", f"{stack}.0.feed_forward", "bias"} <= set(found.parts)
+
+
+def test_models_that_are_not_sums_are_refused() -> None:
+    model, task, tokens = build("tokens", norm_placement="post")
+    with pytest.raises(ErrorDetail, match="post-norm"):
+        logit_parts(model, task, tokens)
+    model, task, tokens = build("sequence", pooling={"kind": "attention"})
+    with pytest.raises(ErrorDetail, match="pooling is not linear"):
+        logit_parts(model, task, tokens)
+
+
+def test_outputs_are_chosen_by_position_and_name() -> None:
+    model, task, tokens = build("tokens")
+    found = attribute(
+        model,
+        task,
+        tokens,
+        output=3,
+        other=output_named(task, "1" if ask(model, task, tokens, 3).contrast.answer != 1 else "2"),
+    )
+    assert "at output 3" in found.contrast
+    with pytest.raises(ErrorDetail, match="no such output position"):
+        attribute(model, task, tokens, output=99)
+    with pytest.raises(ErrorDetail, match="no such output"):
+        output_named(task, "seventeen")
+    with pytest.raises(ErrorDetail, match="own output"):
+        attribute(model, task, tokens, other=ask(model, task, tokens).contrast.answer)
+    with pytest.raises(ErrorDetail, match="no such method"):
+        attribute(model, task, tokens, "guess")  # type: ignore[arg-type]
+
+
+def test_every_generated_token_is_attributed() -> None:
+    model, task, tokens = build("seq2seq")
+    outputs, matrix = attribution_matrix(model, task, tokens, "gradient-input")
+    assert matrix.shape == (len(outputs), len(tokens))
+    first = attribute(model, task, tokens, "gradient-input", output=0)
+    np.testing.assert_allclose(matrix[0], first.values, atol=1e-6)
+
+
+def test_the_verb(trained_once: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["attribute", str(trained_once), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    keys = {"method", "tokens", "values", "sum", "target_difference", "completeness_error"}
+    assert keys <= set(document)
+    assert main(["attribute", str(trained_once), "--method", "logits"]) in (0, 2)
+    assert main(["attribute", str(trained_once), "--matrix"]) == 2
+    assert "only an encoder-decoder" in capsys.readouterr().err
