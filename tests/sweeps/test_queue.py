@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from glassformer.cli import sweep as sweep_command
+from glassformer.cli.output import Output
 from glassformer.sweeps import queue as rules
 from glassformer.sweeps.definition import SweepDefinition, define
 from glassformer.sweeps.queue import (
@@ -21,7 +25,9 @@ from glassformer.sweeps.queue import (
     trial_key,
     trial_state,
 )
+from glassformer.sweeps.results import write_results
 from glassformer.sweeps.storage import Database, TrialLost
+from glassformer.sweeps.worker import TrialRun
 
 Join = Callable[[], TrialQueue]
 LENGTHS = ["task.length=4,5,6"]
@@ -155,7 +161,7 @@ def test_a_lost_connection_does_not_make_a_trial_stale(
     queue = connect()
     claim = take(queue)
     clock = iter(range(0, 10_000, 100))
-    monkeypatch.setattr(rules.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(rules, "time", SimpleNamespace(monotonic=lambda: next(clock), time=time.time))
     monkeypatch.setattr(
         type(queue.database.storage), "_get_stale_trial_ids", lambda *_: [claim.trial._trial_id]
     )
@@ -251,12 +257,33 @@ def test_time_is_a_budget_too(
     asked = ["training.optimizer.learning_rate=log:1e-4..1e-2"]
     queue = join(define(str(tiny_file), asked, minutes=1))()
     queue.study.set_user_attr(rules.DEADLINE, 1000.0)
-    monkeypatch.setattr(rules.time, "time", lambda: 999.0)
+    monkeypatch.setattr(rules, "time", SimpleNamespace(monotonic=time.monotonic, time=lambda: 999.0))
     first, second = take(queue), take(queue)
     assert (first.key, second.key) == ((0, 0), (1, 0))
     complete(queue, first)
-    monkeypatch.setattr(rules.time, "time", lambda: 1001.0)
+    monkeypatch.setattr(rules, "time", SimpleNamespace(monotonic=time.monotonic, time=lambda: 1001.0))
     assert queue.claim("w", queue.reconcile()) is None
     assert not queue.is_finished(queue.reconcile())  # running trials finish
     complete(queue, second)
     assert queue.is_finished(queue.reconcile())
+
+
+def test_warnings_about_the_data_are_reported_once(
+    tmp_path: Path, join: Callable[[SweepDefinition], Join], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        f"row {number} is fine,{'good' if number % 2 else 'bad'},{'ab'[number % 3 == 0]}"
+        for number in range(40)
+    ]
+    (tmp_path / "own.csv").write_text("\n".join(["text,sentiment,topic", *rows]) + "\n")
+    options = [f"task.data.train={tmp_path / 'own.csv'}", "model.hidden_dim=8,16", "model.num_heads=1"]
+    small = ["model.num_layers=1", "training.max_steps=2", "training.max_epochs=null", "training.threads=1"]
+    queue = join(define("classification", [*options, *small]))()
+    for _ in range(2):
+        TrialRun(queue, take(queue), tmp_path / "runs").run(lambda: False)
+    document = write_results(queue, tmp_path)
+    (warning,) = [text for text in document["warnings"] if "2 columns may be the target" in text]
+    assert len(set(document["warnings"])) == len(document["warnings"])
+    assert (tmp_path / "table.md").read_text().count(warning) == 1
+    sweep_command._show(document, tmp_path, Output(is_json=False))
+    assert capsys.readouterr().out.count(warning) == 1

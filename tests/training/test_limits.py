@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from glassformer.cost.estimate import duration, estimate
 from glassformer.models.base import Model
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import TrainingSession
+from glassformer.training import progress
 from glassformer.training.progress import LineReporter
 from glassformer.training.trainer import Trainer, TrainingContext
 
@@ -206,7 +208,7 @@ def test_a_duration(seconds: float, text: str) -> None:
 
 def test_a_long_validation_reports_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([100.0, 100.0, 101.0, 106.0, 106.0])
-    monkeypatch.setattr("glassformer.training.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     stream = io.StringIO()
     reporter = LineReporter(stream)
     for done in (1, 2, 3):

@@ -29,6 +29,12 @@ from glassformer.training.events import CLOCK_FIELDS
 CHILD_SECONDS = 1800
 """Maximum time for one training in a child process, in seconds."""
 
+MAX_DELAY_SECONDS = 0.2
+"""Longest time between a checkpoint and a kill, if the steps between two checkpoints take longer."""
+
+SAVE_SECONDS = 0.004
+"""Longest time between the start of a save and a kill."""
+
 
 @dataclass
 class Proof:
@@ -87,12 +93,14 @@ def prove_resume(
     report(f"training {steps} steps without interruption")
     uninterrupted = RunFolder(folder / "uninterrupted")
     _finish(start(uninterrupted), uninterrupted)
+    between_saves = uninterrupted.results()["seconds"] * every / steps
     interrupted = RunFolder(folder / "interrupted")
     proof = Proof()
     dice = random.Random(seed)
     while proof.kills < kills:
         is_during_save = proof.kills % 2 == 1
-        if not _kill(start(interrupted), interrupted, is_during_save, dice):
+        delay = dice.random() * min(SAVE_SECONDS if is_during_save else MAX_DELAY_SECONDS, between_saves)
+        if not _kill(start(interrupted), interrupted, is_during_save, delay):
             break
         proof.kills += 1
         proof.kills_during_save += is_during_save
@@ -114,8 +122,8 @@ def _finish(child: subprocess.Popen[str], folder: RunFolder) -> None:
         )
 
 
-def _kill(child: subprocess.Popen[str], folder: RunFolder, is_during_save: bool, dice: random.Random) -> bool:
-    """Kill the child process after its next checkpoint: at a random moment, or during the following save.
+def _kill(child: subprocess.Popen[str], folder: RunFolder, is_during_save: bool, delay: float) -> bool:
+    """Kill the child process `delay` seconds after its next checkpoint, or after the save that follows begins.
 
     Return False if the child process ended before the kill.
     """
@@ -129,7 +137,7 @@ def _kill(child: subprocess.Popen[str], folder: RunFolder, is_during_save: bool,
     if is_during_save:
         while not any(store.folder.glob(f"{SAVING}*")) and child.poll() is None:
             pass
-    time.sleep(dice.random() * (0.004 if is_during_save else 0.2))
+    time.sleep(delay)
     child.send_signal(signal.SIGKILL)
     child.communicate()
     return child.returncode == -signal.SIGKILL
