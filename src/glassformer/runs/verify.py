@@ -123,7 +123,7 @@ def _finish(child: subprocess.Popen[str], folder: RunFolder) -> None:
 
 
 def _kill(child: subprocess.Popen[str], folder: RunFolder, is_during_save: bool, delay: float) -> bool:
-    """Kill the child process `delay` seconds after its next checkpoint, or after the save that follows begins.
+    """Kill the child process `delay` seconds after its next checkpoint, or after the following save begins.
 
     Return False if the child process ended before the kill.
     """
