@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from glassformer.core.registry import kinds, unregister
+from glassformer.models.base import ModelConfig
 from glassformer.runs import session
 from glassformer.studies import study
 from glassformer.studies.study import Job, Log
@@ -19,6 +23,17 @@ def in_this_process(job: Job) -> dict[str, Any]:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(yaml.safe_dump(job.config.dump()), encoding="utf-8")
     return session.train(str(file), run=job.path, resume=True).folder.results()
+
+
+@pytest.fixture(autouse=True)
+def own_kinds() -> Iterator[None]:
+    """Unregister the kinds of a study's plug-in after its test."""
+    known = kinds(ModelConfig)
+    yield
+    for name in kinds(ModelConfig).keys() - known.keys():
+        unregister(kinds(ModelConfig)[name])
+    for name in [name for name in sys.modules if name.startswith("glassformer_plugin_")]:
+        del sys.modules[name]
 
 
 @pytest.fixture

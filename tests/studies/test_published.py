@@ -14,9 +14,19 @@ import glassformer as gf
 from glassformer.blocks.positions import PositionConfig
 from glassformer.cli import main
 from glassformer.core.registry import kinds
+from glassformer.doctor.checks import CheckContext, future
+from glassformer.runs.experiment import Experiment, resolve
 from glassformer.runs.folder import differences
 from glassformer.studies import STUDIES, positions, translation_sets
-from glassformer.studies.arithmetic import ARITHMETIC_RATES, OVERFIT, PUBLISHED, PUBLISHED_FILE
+from glassformer.studies.arithmetic import (
+    ARITHMETIC_HONEST,
+    ARITHMETIC_LEAK,
+    ARITHMETIC_RATES,
+    NO_CAUSAL_MASK,
+    OVERFIT,
+    PUBLISHED,
+    PUBLISHED_FILE,
+)
 from glassformer.studies.attention_forms import ATTENTION_FORMS
 from glassformer.studies.parameter_counts import PARAMETER_COUNTS
 from glassformer.studies.positions import (
@@ -75,6 +85,33 @@ def test_the_recipes_of_the_learning_rates_differ_in_two_options(tmp_path: Path)
         assert theirs["training"]["optimizer"]["learning_rate"] == float(rate)
         assert (theirs["training"]["batch_size"], theirs["training"]["max_epochs"]) == (256, 10)
         assert theirs["model"]["dropout"] == 0.2
+
+
+def test_the_leak_is_the_published_recipe_without_a_mask(tmp_path: Path) -> None:
+    rates = ARITHMETIC_RATES.runs(context_of(tmp_path, is_quick=False))
+    published = {run.setting.name: run.job.config for run in rates if run.recipe == "theirs"}
+    runs = ARITHMETIC_LEAK.runs(context_of(tmp_path, is_quick=False))
+    assert {run.setting.name for run in runs} == set(PUBLISHED)
+    for run in runs:
+        found = differences(published[run.setting.name].dump(), run.job.config.dump())
+        assert found.keys() == ({"model.kind"} if run.recipe == "theirs" else set())
+
+
+def test_the_leaky_model_sees_the_next_token(tmp_path: Path) -> None:
+    gf.load_plugin(NO_CAUSAL_MASK)
+    options = {"task.digits": 1, "task.max_examples": 60}
+    for kind, passes in (("no-causal-mask", False), ("transformer", True)):
+        config = resolve("arithmetic", {**options, "model": {"kind": kind, "hidden_dim": 16}})
+        measured = future(CheckContext(Experiment(config)))
+        assert (measured.value < 1e-6) is passes, kind
+
+
+def test_both_recipes_of_the_honest_task_have_the_same_epochs_and_examples(tmp_path: Path) -> None:
+    runs = ARITHMETIC_HONEST.runs(context_of(tmp_path, is_quick=False))
+    for run in runs:
+        assert not run.job.config.dump()["task"]["leaky"]
+        assert run.job.config.training.max_epochs == 100
+        assert run.job.config.training.optimizer.learning_rate == float(run.setting.name)
 
 
 def test_learning_rates(trained: list[str], tmp_path: Path) -> None:

@@ -53,6 +53,9 @@ class EncoderDecoder(GenerativeModel, Backbone):
     If `target_embedding.vectors` is None, source and target tokens share one embedding table.
     """
 
+    target_mask = CAUSAL
+    """Mask of the decoder's self-attention while it reads a whole target sequence."""
+
     def __init__(
         self,
         task_type: TaskType,
@@ -79,7 +82,7 @@ class EncoderDecoder(GenerativeModel, Backbone):
         positions_BL = torch.arange(target.shape[1], device=target.device)[None]
         positions = PositionContext(self.target_embedding.position, positions_BL, positions_BL)
         x_BLD = self.target_embedding(target, positions_BL, self.embedding.vectors)
-        return self.decoder(x_BLD, memory_BMD, positions, CAUSAL, Mask.of(attention_mask=mask))
+        return self.decoder(x_BLD, memory_BMD, positions, self.target_mask, Mask.of(attention_mask=mask))
 
     def loss(
         self, tokens: Tensor, targets: Tensor, *, mask: Tensor | None = None, label_smoothing: float = 0.0

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from glassformer.core.errors import user_error
-from glassformer.studies.arithmetic import ARITHMETIC_FILE, ARITHMETIC_PRESET, ARITHMETIC_RATES
+from glassformer.studies.arithmetic import (
+    ARITHMETIC_FILE,
+    ARITHMETIC_HONEST,
+    ARITHMETIC_LEAK,
+    ARITHMETIC_PRESET,
+    ARITHMETIC_RATES,
+)
 from glassformer.studies.attention_forms import ATTENTION_FORMS
 from glassformer.studies.parameter_counts import PARAMETER_COUNTS
 from glassformer.studies.positions import POSITIONS
@@ -18,6 +24,8 @@ _STUDIES: tuple[Study, ...] = (
     ARITHMETIC_PRESET,
     ARITHMETIC_FILE,
     ARITHMETIC_RATES,
+    ARITHMETIC_LEAK,
+    ARITHMETIC_HONEST,
     *TRANSFER_STUDIES,
     PARAMETER_COUNTS,
     ATTENTION_FORMS,

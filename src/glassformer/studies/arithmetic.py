@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from glassformer.plotting.lines import Axis, Chart, draw, mean_line, save
@@ -29,7 +30,9 @@ WORKING_SHARE = 0.9
 """Share of the recipe's best accuracy that a learning rate must reach to count as working."""
 PUBLISHED = DEFINITION["rates"]["published"]
 PUBLISHED_FILE = {"task.data.train": FILE, "task.leaky": True}
+NO_CAUSAL_MASK = Path(__file__).with_name("no_causal_mask.py")
 OVERFIT = "64 expressions, memorised"
+PRESET = "our preset, 30 epochs"
 OVERFIT_RATE = 1e-3
 
 
@@ -37,6 +40,46 @@ def _file_setting(name: str, published: float | None, is_leaky: bool) -> Setting
     section = DEFINITION["file"]
     overrides = {"task.data.train": FILE, "task.leaky": is_leaky, **section["overrides"]}
     return Setting(name, published, "arithmetic", overrides, is_quick=True, quick=section["quick"])
+
+
+def _leak_settings() -> list[Setting]:
+    """Return one row per published rate: their recipe without the causal mask, and the same with it."""
+    section = DEFINITION["leak"]
+    return [
+        Setting(
+            name=rate,
+            published=published,
+            source="arithmetic",
+            overrides={
+                **PUBLISHED_FILE,
+                **DEFINITION["rates"]["overrides"],
+                **_recipe(float(rate), "post", warmup_steps=0),
+            },
+            theirs=section["theirs"],
+            is_quick=rate in section["quick_rates"],
+            quick=section["quick"],
+            plugins=(NO_CAUSAL_MASK,),
+        )
+        for rate, published in PUBLISHED.items()
+    ]
+
+
+def _honest_settings() -> list[Setting]:
+    """Return one row per rate on the de-duplicated file, with enough epochs for both recipes."""
+    section = DEFINITION["honest"]
+    ours = {"task.data.train": FILE, **DEFINITION["file"]["overrides"], **section["overrides"]}
+    return [
+        Setting(
+            name=rate,
+            published=None,
+            source="arithmetic",
+            overrides={**ours, "training.optimizer.learning_rate": float(rate)},
+            theirs={**section["theirs"], **_recipe(float(rate), "post", warmup_steps=0)},
+            is_quick=rate in section["quick_rates"],
+            quick=section["quick"],
+        )
+        for rate in section["rates"]
+    ]
 
 
 def _recipe(rate: float, placement: str, warmup_steps: int) -> dict[str, Any]:
@@ -72,13 +115,18 @@ def _rate_settings() -> list[Setting]:
     return [
         *settings,
         Setting(OVERFIT, None, "arithmetic-overfit", ours, theirs, is_quick=True),
-        Setting("our preset, 30 epochs", None, "arithmetic", {}),
+        Setting(PRESET, None, "arithmetic", {}),
     ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRateStudy(RecipeStudy):
     """Study of accuracy by learning rate, with exact match and the model's output for one fixed input."""
+
+    labels: Mapping[str, str] = field(
+        default_factory=lambda: {THEIRS: "their recipe", OURS: "ours: pre-norm, warm-up"}
+    )
+    """Names of the two recipes in the plot and in the list of rates that work."""
 
     def extra_results(
         self, runs: Sequence[RecipeRun], rows: list[Row], context: StudyContext
@@ -95,7 +143,7 @@ class LearningRateStudy(RecipeStudy):
                         metric_on_test(run.job.results(), "exact_match") for run in own
                     ]
                     row[f"{recipe}_says"] = [_predict_probe(run) for run in own]
-        swept = [row for row in rows if row["setting"] in PUBLISHED]
+        swept = [row for row in rows if row["setting"] not in (OVERFIT, PRESET)]
         return {
             "probe": {"input": PROBE, "answer": PROBE_ANSWER},
             "range": {recipe: _working_rates(swept, recipe) for recipe in ("published", THEIRS, OURS)},
@@ -103,7 +151,7 @@ class LearningRateStudy(RecipeStudy):
         }
 
     def _plot(self, rows: Sequence[Row], context: StudyContext) -> list[str]:
-        labels = {"published": "published", THEIRS: "their recipe", OURS: "ours: pre-norm, warm-up"}
+        labels = {"published": "published", **self.labels}
         lines = []
         for recipe, label in labels.items():
             shown = [row for row in rows if row[recipe] is not None]
@@ -111,7 +159,13 @@ class LearningRateStudy(RecipeStudy):
             by_seed = list(zip(*(row.get(key, [row[recipe]]) for row in shown), strict=False))
             if by_seed:
                 lines.append(mean_line(label, [float(row["setting"]) for row in shown], by_seed))
-        x, y = Axis("learning rate", is_log=True), Axis("test accuracy of tokens", is_percent=True)
+        x, y = (
+            Axis("learning rate", is_log=True),
+            Axis(
+                "test exact match" if self.metric == "exact_match" else "test accuracy of tokens",
+                is_percent=True,
+            ),
+        )
         caption = "Lines: means over seeds; bands from the lowest seed to the highest."
         return save(draw([Chart("", lines, x, y)], self.title, caption), context.folder / "rates")
 
@@ -124,8 +178,10 @@ class LearningRateStudy(RecipeStudy):
             " in its column.",
             "",
         ]
-        for recipe, name in (("published", "As published"), (THEIRS, "Their recipe"), (OURS, "Ours")):
+        for recipe, name in {"published": "as published", **self.labels}.items():
             found = document["range"][recipe]
+            if recipe == "published" and not found:
+                continue
             shown = f"best {found['best']:.3f}; {', '.join(found['rates'])}" if found else "not measured"
             lines += [f"- {name}: {shown}."]
         lines += ["", "![Accuracy against learning rate](rates.png)", ""] if document["plot"] else [""]
@@ -173,3 +229,9 @@ ARITHMETIC_FILE = RecipeStudy(
     **texts_of(DEFINITION["file"]),
 )
 ARITHMETIC_RATES = LearningRateStudy(settings=_rate_settings(), **texts_of(DEFINITION["rates"]))
+ARITHMETIC_LEAK = LearningRateStudy(
+    settings=_leak_settings(), labels=DEFINITION["leak"]["labels"], **texts_of(DEFINITION["leak"])
+)
+ARITHMETIC_HONEST = LearningRateStudy(
+    settings=_honest_settings(), labels=DEFINITION["honest"]["labels"], **texts_of(DEFINITION["honest"])
+)

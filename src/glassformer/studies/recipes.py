@@ -11,6 +11,7 @@ from typing import Any
 
 from glassformer.core.config import flatten, format_value, unflatten
 from glassformer.core.errors import user_error
+from glassformer.core.registry import load_plugin
 from glassformer.evaluation.intervals import student_interval
 from glassformer.runs.experiment import resolve
 from glassformer.studies.study import (
@@ -49,6 +50,7 @@ class Setting:
     """Further overrides for the quick version of the study."""
     is_full: bool = True
     """True if the full version of the study includes this row. Some small rows are quick-only."""
+    plugins: Sequence[Path] = ()
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,8 @@ class RecipeStudy(Study):
     def _run(
         self, setting: Setting, recipe: str, changes: Overrides, seed: int, context: StudyContext
     ) -> RecipeRun:
+        for plugin in setting.plugins:
+            load_plugin(plugin)
         quick = (setting.quick or {}) if context.is_quick else {}
         config = resolve(setting.source, setting.overrides)
         # One layer after another: a later one may replace a whole section that an earlier one changed.
@@ -157,7 +161,8 @@ class RecipeStudy(Study):
         key = config_key(config)
         config = config.with_overrides(unflatten(self.path_overrides(setting, context)))
         path = run_path(context.folder / "runs", f"{slug}-{recipe}-{seed}", config, key)
-        return RecipeRun(setting, recipe, seed, Job(f"{setting.name}, {recipe}, seed {seed}", config, path))
+        job = Job(f"{setting.name}, {recipe}, seed {seed}", config, path, setting.plugins)
+        return RecipeRun(setting, recipe, seed, job)
 
     def _rows(self, runs: Sequence[RecipeRun], context: StudyContext) -> list[Row]:
         earlier, rows = _earlier_rows(context), []
@@ -245,7 +250,8 @@ def _commands(runs: Sequence[RecipeRun], folder: Path) -> dict[str, list[str]]:
             for path, value in flatten(run.job.config.dump()).items()
             if preset.get(path) != value and not (path not in preset and value == {})
         ]
-        commands[run.recipe] = ["glassformer", "train", run.setting.source, *words]
+        plugins = [word for plugin in run.job.plugins for word in ("--plugin", plugin.name)]
+        commands[run.recipe] = ["glassformer", "train", run.setting.source, *words, *plugins]
     return commands
 
 

@@ -51,6 +51,7 @@ class Job:
     """Name of the run in progress messages."""
     config: ExperimentConfig
     path: Path
+    plugins: Sequence[Path] = ()
 
     def results(self) -> dict[str, Any]:
         """Return the content of the run's `results.json`, or an empty dict if the run is not finished."""
@@ -122,6 +123,7 @@ def _train(job: Job, threads: int, log: Log, signals: StopSignals) -> dict[str, 
     file = job.path / "requested.yaml"
     file.write_text(yaml.safe_dump(job.config.dump(), sort_keys=False), encoding="utf-8")
     command = [sys.executable, "-m", "glassformer", "train", str(file), "--run", str(job.path), "--resume"]
+    command += [word for plugin in job.plugins for word in ("--plugin", str(plugin))]
     child = subprocess.Popen(
         [*command, "--quiet", "--json"],
         stdout=subprocess.PIPE,
