@@ -184,6 +184,69 @@ def test_columns_of_a_table_are_joined(tmp_path: Path) -> None:
     assert first["input"] == f"{TEXTS[0]} | {TEXTS[-1]}"
 
 
+LABELS = ["pos", "neg"] * 40
+TABLE = {"title": TEXTS, "body": [f"so {text}" for text in TEXTS[::-1]], "number": list(range(80))}
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_run_reads_the_columns_that_it_was_trained_on(
+    library: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = pytest.importorskip(library).DataFrame(TABLE)
+    columns, swapped = ["title", "body"], ["body", "title"]
+    options: dict[str, Any] = {"overrides": FEW_STEPS, "run": tmp_path / "run"}
+    validation = (table[swapped][:10], LABELS[:10])
+    trained = gf.train(inputs=table[columns], targets=LABELS, validation=validation, **options)
+    assert "inputs are read from 'title' + 'body' joined by ' | '" in capsys.readouterr().err
+    assert f"columns={columns}" in repr(trained)
+    for run in (trained, gf.Run(trained.path)):
+        expected = [row["input"] for row in run.predict(table[columns][:3])]
+        assert expected[0] == f"{TEXTS[0]} | so {TEXTS[-1]}"
+        for frame in (table[swapped], table[["number", *columns]]):
+            assert [row["input"] for row in run.predict(frame[:3])] == expected
+            right, other = (run.evaluate(inputs=each, targets=LABELS) for each in (table[columns], frame))
+            assert other["metrics"] == right["metrics"] and other["warnings"] == right["warnings"]
+            assert "inputs are read from 'title' + 'body' joined by ' | '" in other["notes"]
+            assert run.attention(frame[:1]).about["input"] == expected[0]
+        for wrong in (table[["body"]], table["body"], table[["number", "title"]]):
+            with pytest.raises(gf.UserError, match=r"columns \['title', 'body'\], and these data have \['"):
+                run.predict(wrong)
+            with pytest.raises(gf.UserError, match=r"columns \['title', 'body'\], and these data have \['"):
+                run.evaluate(inputs=wrong, targets=LABELS)
+        with pytest.raises(gf.UserError, match="expected one input, not a table of 2"):
+            run.attention(table[:2])
+    with pytest.raises(gf.UserError, match=r"validation.inputs: .*these data have \['body'\]"):
+        gf.train(
+            inputs=table[columns], targets=LABELS, validation=(table[["body"]], LABELS), run=tmp_path / "other"
+        )
+    if library == "pandas":
+        assert trained.predict(table.iloc[0])[0]["input"] == expected[0]
+        assert trained.attention(table.iloc[0]).about["input"] == expected[0]
+
+
+def test_a_run_on_one_column_reads_no_other(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(TABLE)
+    run = train(tmp_path, inputs=table["body"], targets=LABELS)
+    (first,) = run.predict(table[:1])
+    assert first["input"] == TABLE["body"][0]
+    assert run.predict(table["title"][:1])[0]["input"] == TEXTS[0]
+    with pytest.raises(gf.UserError, match=r"trained on the columns \['body'\], and these data have"):
+        run.predict(table[["title", "number"]])
+    plain = gf.train(inputs=TEXTS, targets=LABELS, overrides=FEW_STEPS, run=tmp_path / "2", progress=False)
+    with pytest.raises(gf.UserError, match="one text per row, and this table has the columns"):
+        plain.predict(table)
+    assert plain.predict(table[["title"]])[0]["input"] == TEXTS[0]
+
+
+def test_columns_of_tokens_are_read_by_name(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(ROWS, columns=list("abcdef"))
+    run = train(tmp_path, inputs=table, targets=(ROWS.sum(1) % 2).tolist())
+    shuffled = table.assign(more=1)[["more", *"fedcba"]]
+    assert run.predict(shuffled) == run.predict(table) == run.predict(ROWS)
+
+
 def test_prediction_reads_token_lists_and_reports_missing_values(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     run = train(tmp_path, inputs=LABELLED, targets=[["A", "B", "C"], ["B", "A", "C"]] * 20)

@@ -14,7 +14,14 @@ from typing import Any
 from glassformer.core.config import merge, parse_overrides, unflatten
 from glassformer.core.errors import UserError, user_error
 from glassformer.data.columns import count
-from glassformer.data.memory import LABEL_REPEATS, Column, MemoryRows, reject_file
+from glassformer.data.memory import (
+    LABEL_REPEATS,
+    Column,
+    MemoryRows,
+    describe_columns,
+    reject_file,
+    select_columns,
+)
 from glassformer.data.readers import file_ending
 from glassformer.runs.experiment import DATA_ENDINGS, ExperimentConfig, apply_overrides, read_source
 from glassformer.runs.folder import RunFolder, new_run_path
@@ -86,10 +93,13 @@ def train(
         return _finish(session)
     changes = parse_overrides(overrides)
     _reject_text(inputs, has_targets=targets is not None)
-    splits = {"train": MemoryRows("", inputs, targets)}
+    rows = MemoryRows("", inputs, targets)
+    splits = {"train": rows}
     for name, split in (("validation", validation), ("test", test)):
         if split is not None:
-            splits[name] = MemoryRows(name, *_pair(name, split))
+            own, of_own = _pair(name, split)
+            own = select_columns(own, rows.columns, f"{name}.inputs", is_text=rows.is_text)
+            splits[name] = MemoryRows(name, own, of_own)
     return _train_in_memory(source, changes, splits, task, run, resume, reporter)
 
 
@@ -170,6 +180,8 @@ def _train_in_memory(
     if "classification" in name and name != "token-classification":
         rows.reject_single_label()
     reporter.info(f"task: {name}, {count(len(rows), 'example')}")
+    if rows.is_table and rows.columns:
+        reporter.info(describe_columns(rows.columns, is_text=rows.is_text))
     warnings = rows.type_warnings(name) if task is None else []
     warnings += [warning for split in splits.values() for warning in split.warnings]
     path = _run_folder(name, run, resume)
@@ -186,6 +198,7 @@ def _train_in_memory(
         config = apply_overrides(merge(tree, {"task": {"data": data}}), changes)
         restored = _write_data(splits, files, RunFolder(path))
         session = TrainingSession(config, RunFolder(path), reporter)
+        session.input_columns = rows.columns
         notes = session.experiment.task.notes
         notes[:] = [f"WARNING: {warning}" for warning in warnings] + list(map(named, notes))
         return _finish(session)

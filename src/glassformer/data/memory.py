@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from glassformer.core.errors import user_error
+from glassformer.core.errors import UserError, user_error
 from glassformer.data.columns import SEPARATOR
 from glassformer.data.formats import Record, Stream
 from glassformer.data.roles import is_number
@@ -58,6 +58,65 @@ def _table_rows(values: Any) -> list[tuple[Any, ...]] | None:
     return None
 
 
+def column_names(values: Any) -> list[str] | None:
+    """Return the names of a DataFrame's columns, or the name of a column as the only one; None for others."""
+    if hasattr(values, "columns"):
+        return [str(name) for name in values.columns]
+    name = getattr(values, "name", None) if hasattr(values, "to_list") else None  # pandas and polars
+    return None if name in (None, "") else [str(name)]
+
+
+def is_table(values: Any) -> bool:
+    return hasattr(values, "columns")
+
+
+def select_columns(values: Any, trained: Sequence[str] | None, path: str, *, is_text: bool) -> Any:
+    """Return the columns of a DataFrame that a model was trained on, by name and in the order of training.
+
+    `trained` are their names; None if the training data had none. A row of a pandas DataFrame becomes a table
+    of one row. Other data are returned as they are. Raise UserError if the columns do not fit.
+    """
+    names = column_names(values)
+    if trained and hasattr(values, "to_frame") and {*trained} <= {*map(str, getattr(values, "index", ()))}:
+        values = values.to_frame().T  # a row: its index has the names of the columns
+        names = column_names(values)
+    if names is None or (names == trained and is_table(values)):
+        return values
+    if not is_table(values):
+        if trained is not None and len(trained) > 1 and names[0] in trained:
+            raise _other_columns(trained, names, path)
+        return values
+    if trained is None:
+        if is_text and len(names) > 1:
+            raise user_error(
+                f"the model was trained on one text per row, and this table has the columns {names}",
+                path=path,
+                hint=f"pass the column of the texts, such as df[{names[0]!r}]",
+            )
+        return values
+    if any(names.count(name) != 1 for name in trained):
+        raise _other_columns(trained, names, path)
+    return values[[values.columns[names.index(name)] for name in trained]]
+
+
+def _other_columns(trained: Sequence[str], names: Sequence[str], path: str) -> UserError:
+    hint = f"pass a table that has them: df[{list(trained)}]"
+    if len(trained) == 1:
+        hint = f"rename the column to {trained[0]!r}, or pass one column alone, such as df[{names[0]!r}]"
+    return user_error(
+        f"the model was trained on the columns {list(trained)}, and these data have {list(names)}",
+        path=path,
+        hint=hint,
+    )
+
+
+def describe_columns(names: Sequence[str], *, is_text: bool) -> str:
+    """Return which columns of a table are read, and how several are joined."""
+    shown = " + ".join(map(repr, names))
+    joined = f" joined by {SEPARATOR!r}" if is_text else ", one token each"
+    return f"inputs are read from {shown}" + (joined if len(names) > 1 else "")
+
+
 def plain(value: Any) -> Any:
     """Convert an array, a tensor or a scalar of NumPy, PyTorch, pandas or polars to plain Python values."""
     for method in ("tolist", "to_list"):  # NumPy, PyTorch and pandas; polars
@@ -92,6 +151,9 @@ class MemoryRows:
         prefix = f"{name}." if name else ""
         self.warnings = _compare_indexes(inputs, targets, prefix)
         """Warnings about inputs and targets that may not belong together."""
+        self.columns = column_names(inputs)
+        """Names of the columns of the inputs; None if they have none."""
+        self.is_table = is_table(inputs)
         self.inputs = _values(inputs, f"{prefix}inputs")
         self.targets = None if targets is None else _values(targets, f"{prefix}targets")
         if not self.inputs:

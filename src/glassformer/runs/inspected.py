@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,12 +12,16 @@ import numpy as np
 
 from glassformer.core.config import validate
 from glassformer.core.errors import user_error
+from glassformer.data.columns import TableLayout
+from glassformer.data.memory import is_table, plain_list, select_columns
 from glassformer.evaluation.evaluate import EvaluationConfig
 from glassformer.generation import DecodingConfig
 from glassformer.generation.predict import Prediction
 from glassformer.models.base import Model
 from glassformer.runs.experiment import Experiment, ExperimentConfig
+from glassformer.runs.folder import RunFolder
 from glassformer.tasks.base import Task
+from glassformer.tasks.text import TextTask
 
 if TYPE_CHECKING:  # imported in the methods that inspect: training evaluates runs, and does not inspect them
     from torch import Tensor
@@ -34,6 +39,7 @@ class InspectedRun:
     """Base class of `Run` with the methods that look inside the model."""
 
     path: Path
+    folder: RunFolder
     config: ExperimentConfig
     task: Task
     model: Model
@@ -308,6 +314,27 @@ class InspectedRun:
             raise user_error("only an encoder-decoder generates from an input", path="matrix", hint=hint)
         return attribution_matrix(self.model, self.task, self._input(text)[0], method)
 
+    @cached_property
+    def input_columns(self) -> list[str] | None:
+        """Names of the columns that the inputs were read from in training; None if they had no names."""
+        from glassformer.runs.predict_file import training_layout  # training need not load it
+
+        names: list[str] | None = self.folder.environment().get("input_columns")
+        layout = training_layout(self.task)
+        if names is None and layout is not None:
+            roles = TableLayout.from_document(layout).role_names()
+            names = list(roles["input"]) if roles and "input" in roles else None
+        return names
+
+    def select_columns(self, values: Any, path: str) -> Any:
+        """Return the columns of a DataFrame that the model reads. Return other data as they are.
+
+        Raise UserError if the DataFrame lacks one of `input_columns`.
+        """
+        return select_columns(
+            values, self.input_columns, path, is_text=isinstance(self.task, TextTask)
+        )
+
     def _reference_input(self, text: str | None) -> ReferenceInput:
         from glassformer.inspection.examples import reference_input
 
@@ -333,6 +360,14 @@ class InspectedRun:
 
         if text is None:
             return first_input(self.task)
+        text = self.select_columns(text, "text")
+        if is_table(text):
+            rows = plain_list(text, "text")
+            if len(rows) != 1:
+                raise user_error(
+                    f"expected one input, not a table of {len(rows):,}", path="text", hint="df.iloc[[0]]"
+                )
+            text = rows[0]
         if not isinstance(text, (str, list, tuple)) or (text and isinstance(text[0], (list, tuple))):
             raise user_error("expected one input", path="text", value=text, hint="pass one text")
         return self.task.read_input(text)

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from glassformer.core.errors import UserError, user_error
 from glassformer.data.columns import Column, LayoutMismatch, Reference, TableLayout, format_columns
 from glassformer.data.formats import Stream
-from glassformer.data.memory import MemoryRows, MemoryStream, reject_file
+from glassformer.data.memory import (
+    MemoryRows,
+    MemoryStream,
+    column_names,
+    describe_columns,
+    reject_file,
+)
 from glassformer.data.readers import ENDINGS, DataConfig, Format, file_ending
 from glassformer.data.token_store import cache_folder
 from glassformer.evaluation.baselines import measure_baselines
@@ -60,7 +66,9 @@ class NewData:
 def read_memory(run: Run, inputs: Any, targets: Any) -> NewData:
     """Read examples from lists, arrays or columns. A language model has no targets."""
     reject_file(inputs, "inputs", f"run.evaluate(file={str(inputs)!r})")
-    rows, roles = MemoryRows("", inputs, targets), _roles(run)
+    roles, names = _roles(run), column_names(inputs)
+    inputs = run.select_columns(inputs, "inputs")
+    rows = MemoryRows("", inputs, targets)
     if "target" in roles and rows.targets is None:
         raise user_error("there are no targets", path="targets", hint="pass one target per input: targets=")
     if "target" not in roles and rows.targets is not None:
@@ -68,6 +76,8 @@ def read_memory(run: Run, inputs: Any, targets: Any) -> NewData:
     # No file is read with this config: its path is only a name.
     new = _read(run, MemoryStream(rows), DataConfig(train="inputs"), "inputs")
     new.notes += [f"WARNING: {warning}" for warning in rows.warnings]
+    if rows.is_table and rows.columns != names:
+        new.notes.append(describe_columns(rows.columns or (), is_text=rows.is_text))
     return _add_comparison(run, new)
 
 

@@ -108,7 +108,8 @@ class Run(InspectedRun):
             run.evaluate(inputs=texts, targets=labels)
             run.evaluate(file="new.csv")
 
-        New labelled data are `inputs` and `targets`, as `gf.train` takes them, or a `file`: a path, a list of
+        New labelled data are `inputs` and `targets`, as `gf.train` takes them (of a DataFrame, the columns of
+        the training data are read), or a `file`: a path, a list of
         line-aligned files, or a folder of classes. A file is read with the layout of the training file;
         `columns` (such as `{"input": "text", "target": "label"}`), `format`, `header` and `encoding` change
         it. The labels must be those of the training data, as in a test split.
@@ -221,8 +222,9 @@ class Run(InspectedRun):
     def predict(
         self, text: str | Iterable[Any], decoding: Mapping[str, Any] | None = None, *, why: bool = False
     ) -> dict[str, Any] | list[dict[str, Any]]:
-        """Predict one text, or a list, array or column of texts in batches.
+        """Predict one text, or a list, array, column or DataFrame of inputs in batches.
 
+        Of a DataFrame, the columns that the model was trained on are read, by name: see `input_columns`.
         An input of a task on tokens may also be a list of tokens, so one sequence is `[["a", "b"]]`.
         Return one dict per input, in order: `input`, `output`, `probability`, `candidates` (the hypotheses of
         a beam search) and `warning`. An input that the task cannot read has an `error` instead of an output.
@@ -233,6 +235,7 @@ class Run(InspectedRun):
         from glassformer.runs.prediction import predict  # training need not load it
 
         strategy = self._strategy(decoding)
+        text = self.select_columns(text, "predict")
         return predict(self.decoder(strategy), self.task, text, strategy, why=why)
 
     def predict_texts(
@@ -410,6 +413,7 @@ class Run(InspectedRun):
     def __repr__(self) -> str:
         about = f"{self.task.task_type.describe()}, task={self.config.task.kind!r}"
         try:
+            about += f", columns={self.input_columns}" if self.input_columns else ""
             measured: dict[str, Any] = self.folder.results().get("metrics", {})
             split = "test" if measured.get("test") else "validation"
             metrics = "".join(f" {name}={value:.4g}" for name, value in measured.get(split, {}).items())

@@ -99,6 +99,8 @@ class TrainingSession:
         self.trainer: Trainer
         self.exit_code = 0
         """Exit code of the command: 128 + signal number if a signal stopped any rank, else 0."""
+        self.input_columns: list[str] | None = None
+        """Names of the columns of inputs in memory, which the run keeps; None if they have none."""
         self.resumed_from: int | None = None
         """Step of the checkpoint that this session restored, or None."""
 
@@ -203,6 +205,8 @@ class TrainingSession:
         about = environment(checksum, torch.get_num_threads())
         about["processes"] = self.process_group.world_size
         about["precision"] = asdict(self.experiment.precision) if self.experiment.precision else None
+        if self.input_columns is not None:
+            about["input_columns"] = self.input_columns
         # Privacy: a run that is passed on must not show the user's folders.
         notes = self.experiment.notes
         about["data_notes"] = [note.replace(str(cache_folder()), "the cache") for note in notes]
