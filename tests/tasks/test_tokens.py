@@ -142,6 +142,25 @@ def test_lists_and_numbers_from_json_lines(tmp_path: Path) -> None:
     assert shown(task, "train")[1] == ("a b", "1 2")
 
 
+def test_tokens_of_a_list_keep_their_spaces(tmp_path: Path) -> None:
+    rows = [(["new york", "is", "big"], ["N", "V", "A"]), (["rome", "is", "big"], ["N", "V", "A"])]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"input": a, "target": b}) + "\n" for a, b in rows))
+    task = validate(TokensConfig, {"data": {"train": str(path), "validation": str(path)}}).build(0)
+    for value, labels, warning in (
+        (["san jose", "is", "rome"], ["‹san jose›", "is", "rome"], "1 of 3 tokens are unknown"),
+        (["is", "to new york", "york"], ["is", "‹to new york›", "‹york›"], "2 of 3 tokens are unknown"),
+        (["new york", "is", "dull"], ["new york", "is", "‹dull›"], "1 of 3 tokens are unknown"),
+    ):
+        tokens, text = task.read_input(value)
+        assert text == " ".join(value) and task.input_labels(tokens.tolist(), text) == labels
+        assert warning in str(task.warning(tokens.tolist(), text))
+        again, text = task.read_input(text)  # as the warnings of an inspection read it
+        assert again.tolist() == tokens.tolist() and task.input_labels(tokens.tolist(), text) == labels
+    (first,) = task.input_texts("validation", [0])
+    assert task.read_input(first)[0].tolist() == task.splits["validation"].inputs[0].tolist()
+
+
 class TestSplitting:
     ROWS = [(f"{n // 10} {n % 10}", str(n % 3)) for n in range(60)]  # noqa: RUF012
 

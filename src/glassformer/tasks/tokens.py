@@ -51,6 +51,20 @@ ROLES = {"input": "input", "target": "target"}
 UNKNOWN_WIDTH = 60
 """Maximum number of characters of a warning that lists the unknown symbols of an input."""
 
+
+
+class TokenText(str):
+    """Text of an input that was given as a list of tokens, which may contain the separator."""
+
+    tokens: list[str]
+
+    @classmethod
+    def join(cls, tokens: Sequence[str], separator: str) -> TokenText:
+        text = cls(separator.join(tokens))
+        text.tokens = list(tokens)
+        return text
+
+
 Target = Literal["token-labels", "label", "number", "sequence"]
 
 
@@ -101,7 +115,9 @@ class TokensConfig(TaskConfig):
 
     def tokens(self, value: Any) -> list[str]:
         """Split a table cell, or a line that a user typed, into tokens."""
-        if isinstance(value, list):
+        if isinstance(value, TokenText):
+            found = value.tokens
+        elif isinstance(value, list):
             found = [_symbol(item) for item in value]
         elif self.separator == "":
             found = list(_symbol(value).strip())
@@ -356,7 +372,7 @@ class TokensTask(Task):
     def pieces(self, text: str) -> list[Piece]:
         found, at = [], 0
         for token in self.config.tokens(text):
-            start = text.index(token, at)
+            start = text.index(token, at)  # tokens of a list are next to each other, with one separator
             at = start + len(token)
             found.append(Piece(start, at, self._is_known(token)))
         return found
@@ -364,16 +380,16 @@ class TokensTask(Task):
     def is_unknown(self, token: int) -> bool:
         return token == self.vocabulary.ids[UNKNOWN]
 
-    def join_symbols(self, symbols: Sequence[str]) -> str:
-        """Return symbols as the text that a user would type."""
-        return (" " if self.config.separator is None else self.config.separator).join(symbols)
+    def join_symbols(self, symbols: Sequence[str]) -> TokenText:
+        """Return symbols as the text that a user would type. It keeps the symbols, which may have spaces."""
+        return TokenText.join(symbols, " " if self.config.separator is None else self.config.separator)
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.target_vocabulary.decode(tokens)
 
     def show_output(self, tokens: Sequence[int]) -> str:
         symbols = [symbol for symbol in self.output_symbols(tokens) if symbol not in (BEGIN, END)]
-        return self.join_symbols(symbols)
+        return str(self.join_symbols(symbols))
 
 
 class TokenLabelTask(TokensTask, TokenClassificationTask):
