@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import sys
@@ -182,6 +183,23 @@ def test_columns_of_a_table_are_joined(tmp_path: Path) -> None:
     run = train(tmp_path, inputs=table[["title", "body"]], targets=table["label"])
     first = json.loads((run.path / "data" / "train.jsonl").read_text().splitlines()[0])
     assert first["input"] == f"{TEXTS[0]} | {TEXTS[-1]}"
+
+
+def draw() -> tuple[Any, ...]:
+    return torch.rand(2).tolist(), np.random.rand(2).tolist(), random.random()
+
+
+def test_a_training_keeps_the_random_states_of_the_caller(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        found = []
+        for is_training in (False, True):
+            torch.manual_seed(seed), np.random.seed(seed), random.seed(seed)
+            if is_training:
+                options = {"inputs": TEXTS, "targets": LABELS, "overrides": FEW_STEPS, "progress": False}
+                gf.train(run=tmp_path / f"{seed}", **options)
+                gf.train(run=tmp_path / f"{seed}", resume=True, progress=False)
+            found.append(draw())
+        assert found[0] == found[1]
 
 
 LABELS = ["pos", "neg"] * 40

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import re
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 from glassformer.core.config import merge, parse_overrides, unflatten
 from glassformer.core.errors import UserError, user_error
@@ -49,6 +54,20 @@ TOKEN_LABEL_ROWS = 0.9
 Split = tuple[Column, Column | None]
 
 
+@contextmanager
+def _keep_random_states() -> Iterator[None]:
+    """Restore the global random states of the caller, which a training sets from its own seed."""
+    python, numpy = random.getstate(), np.random.get_state()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+@_keep_random_states()
 def train(
     source: str | Path | None = None,
     overrides: Iterable[str] | Mapping[str, Any] = (),
@@ -82,6 +101,8 @@ def train(
 
     `run` is the folder to write. `resume` continues a stopped run as if it had not stopped; `source`, options
     and data may then be omitted. `progress` prints a progress bar or lines.
+
+    The global random states of PyTorch, NumPy and Python are afterwards as before the call.
 
     Ctrl-C saves a checkpoint and then raises KeyboardInterrupt. SIGTERM saves one and raises SystemExit.
     """
@@ -282,6 +303,7 @@ def _run_folder(name: str, run: str | Path | None, resume: bool) -> Path:
     return path
 
 
+@_keep_random_states()
 def sweep(
     source: str | Path,
     overrides: Iterable[str] | Mapping[str, Any],
