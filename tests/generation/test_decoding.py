@@ -231,10 +231,11 @@ LEFT_PADDED = torch.tensor([[0, 1, 1]]).bool()
         ({"mask": torch.zeros(1, 3).bool()}, "prompt", "row 0 is empty"),
         ({"mask": LEFT_PADDED}, "mask", "on the right"),
         (
-            {"prompt": None, "inputs": {"tokens": torch.ones(1, 3).long()}},
-            "begin",
-            "no token to start with",
+            {"prompt": None, "begin": 1, "inputs": {"tokens": torch.ones(1, 3).long()}},
+            "inputs",
+            "prompt=tokens",
         ),
+        ({"prompt": None, "inputs": torch.ones(1, 3).long()}, "inputs", "named tensors"),
         ({"prompt": None}, "begin", "no token to start with"),
         ({"end": 7}, "end", "0 to 6"),
         ({"forbidden": [-1]}, "forbidden", "0 to 6"),
@@ -254,6 +255,13 @@ def test_errors_have_a_path_and_a_hint(options, path, words, wrap):
 def test_a_model_without_a_task_type_needs_a_limit(scripted):
     with pytest.raises(ErrorDetail, match="a limit is required"):
         generate(scripted(spell), inputs(0), begin=BEGIN, end=END)
+
+
+def test_an_input_that_a_translator_does_not_read_is_named():
+    translator = TransformerConfig(num_layers=1, num_heads=1, hidden_dim=8).build(Seq2Seq(7, 5, 7, 6))
+    with pytest.raises(ErrorDetail, match="no such input") as caught:
+        generate(translator, {"source": torch.ones(1, 3).long()}, begin=1, end=2)
+    assert caught.value.allowed == ["tokens", "mask"]
 
 
 def test_a_model_that_cannot_generate_is_refused():

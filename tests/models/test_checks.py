@@ -58,6 +58,12 @@ def with_value(value: int) -> Tensor:
             lambda: classifier(pooling="last")(TOKENS, mask=LEFT),
             "mask: row 0 has padding before a real token",
         ),
+        (lambda: classifier()(TOKENS, mask=LEFT), "mask: row 0 has padding before a real token"),
+        (
+            lambda: classifier(position="learned").loss(TOKENS, CLASSES, mask=LEFT.roll(4, 1)),
+            "mask: row 0 has padding before a real token",
+        ),
+        (lambda: translator()(TOKENS, TOKENS[:, :4] % 5, mask=LEFT), "mask: row 0 has padding before"),
         (lambda: language_model()(TOKENS, mask=LEFT), "mask: row 0 has padding before a real token"),
         (lambda: language_model().loss(TOKENS, mask=LEFT), "mask: row 0 has padding before a real token"),
         (lambda: language_model().loss(TOKENS[:, :1]), "tokens: a sequence needs two tokens"),
@@ -86,7 +92,9 @@ def test_wrong_tensors_are_refused(call: Callable[[], Any], message: str) -> Non
 
 def test_what_is_right_passes() -> None:
     mean, right = classifier(), LEFT.flip(1)
-    mean(TOKENS, mask=LEFT)  # a mean over the real tokens does not depend on their side
+    by_distance = classifier(position="rotary")  # its outputs do not depend on the side of the padding
+    left, flush = by_distance(TOKENS, mask=LEFT), by_distance(TOKENS.roll(-2, 1), mask=LEFT.flip(1))
+    torch.testing.assert_close(left, flush)
     mean(TOKENS.int(), mask=right.long())
     mean(TOKENS, mask=right & False)  # outputs without meaning, but finite
     mean.loss(TOKENS, torch.tensor([0, -100, 2, 1]))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -22,7 +23,7 @@ from glassformer.models.base import (
     SupportsGeneration,
     evaluating,
 )
-from glassformer.models.task_types import Seq2Seq, TaskType
+from glassformer.models.task_types import CausalLM, Seq2Seq, TaskType
 
 Inputs = dict[str, Tensor | None]
 
@@ -68,7 +69,7 @@ def generate(
     """Generate token sequences, and return a list of hypotheses per row, best first.
 
     - `inputs`: named tensors that the model reads first, such as the source of an encoder-decoder. A language
-      model needs none.
+      model has none: it reads its `prompt`.
     - `begin` (a token id), then `prompt` (B, L), start each row. At least one of them is required. Prompts of
       unequal length are padded on the right, and `mask` (B, L) is True at real tokens.
     - `end`: token id that ends a row. None: rows end at the limit only.
@@ -89,6 +90,7 @@ def generate(
             path="model",
             hint="pass a language model or an encoder-decoder",
         )
+    _check_inputs(model, inputs)
     inputs, prefix_BL, mask_BL = _prefix(inputs, begin, prompt, mask)
     if not (rows := len(prefix_BL)):
         return []
@@ -108,6 +110,27 @@ def generate(
         _check_tokens(logits_BV.shape[-1], end, forbidden)
         _decode(model, state, search, logits_BV)
     return search.results()
+
+
+def _check_inputs(model: SupportsGeneration, inputs: Inputs | None) -> None:
+    """Raise an ErrorDetail if `inputs` are not named tensors that the model reads before it generates."""
+    if inputs is None:
+        return
+    if not isinstance(inputs, Mapping):
+        raise ErrorDetail(
+            f"expected named tensors, not a value of type {type(inputs).__name__}",
+            path="inputs",
+            hint='{"tokens": source} for an encoder-decoder; prompt=tokens for a language model',
+        )
+    if inputs and isinstance(getattr(model, "task_type", None), CausalLM):
+        raise ErrorDetail(
+            "a language model reads a prompt and no inputs", path="inputs", value=[*inputs], hint="prompt=tokens"
+        )
+    parameters = inspect.signature(model.start).parameters
+    names = [name for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD]
+    unknown = [name for name in inputs if name not in names]
+    if unknown and len(names) == len(parameters):
+        raise ErrorDetail("the model has no such input", path="inputs", value=unknown[0], allowed=names)
 
 
 def _decode(model: SupportsGeneration, state: DecodingState, search: Search, logits_NV: Tensor) -> None:

@@ -16,7 +16,7 @@ from glassformer.blocks.embedding import Embedding
 from glassformer.blocks.heads import IGNORED, Head, LossOutput, last_token
 from glassformer.blocks.layers import BlockCache, EncoderStack
 from glassformer.blocks.masks import Mask, boolean_mask, padding
-from glassformer.blocks.positions import Sight
+from glassformer.blocks.positions import Position, Sight
 from glassformer.core.errors import ErrorDetail
 from glassformer.core.registry import Kind
 from glassformer.models.checks import (
@@ -151,8 +151,11 @@ class Backbone(Model):
 
     @property
     def needs_right_padding(self) -> bool:
-        """True if padding before a real token would change the outputs, whatever the mask is."""
-        return self.is_causal
+        """True if padding before a real token would change the outputs, whatever the mask is.
+
+        An encoding that is added to the embedding counts the padding: real tokens move to later positions.
+        """
+        return self.is_causal or type(self.embedding.position).embed is not Position.embed
 
     def check_inputs(self, tokens: Any, mask: Any = None, **others: Any) -> None:
         check_tokens("tokens", tokens, self.task_type.vocabulary, self.task_type.max_length)

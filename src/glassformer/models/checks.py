@@ -110,7 +110,8 @@ def check_mask(mask: Tensor | None, tokens: Tensor, *, needs_right_padding: bool
         raise ErrorDetail(
             f"row {row} has padding before a real token, but this model needs all padding on the right",
             path="mask",
-            hint="torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) pads on the right",
+            hint="True marks a real token: pass ~mask if yours marks padding, as key_padding_mask does;"
+            " torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) pads on the right",
         )
     return mask
 

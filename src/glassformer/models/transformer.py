@@ -85,7 +85,7 @@ class SequenceClassifier(Backbone):
 
     @property
     def needs_right_padding(self) -> bool:
-        return self.is_causal or isinstance(self.pooling, (FirstPooling, LastPooling))
+        return super().needs_right_padding or isinstance(self.pooling, (FirstPooling, LastPooling))
 
     def hidden(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the pooled vectors (B, D)."""
