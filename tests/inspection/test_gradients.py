@@ -122,6 +122,13 @@ def test_parts_sum_to_the_logit_difference(name: str, norm: str) -> None:
     assert {f"{stack}.embedding", f"{stack}.1.heads.1", f"{stack}.0.feed_forward", "bias"} <= set(found.parts)
 
 
+def test_a_model_with_one_output_has_no_other_position() -> None:
+    model, task, tokens = build("sequence")
+    assert ask(model, task, tokens, output=0).contrast == ask(model, task, tokens).contrast
+    with pytest.raises(ErrorDetail, match="the model has one output"):
+        attribute(model, task, tokens, output=5)
+
+
 def test_models_that_are_not_sums_are_refused() -> None:
     model, task, tokens = build("tokens", norm_placement="post")
     with pytest.raises(ErrorDetail, match="post-norm"):

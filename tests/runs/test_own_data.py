@@ -98,6 +98,9 @@ def test_lines_of_a_training_on_data_in_memory(tmp_path: Path, capsys: pytest.Ca
     assert "the training loss includes training.label_smoothing=0.1" in lines
     assert lines.index("ended at step 3") < lines.index("WARNING: validation accuracy")
     assert "sequence classification, task='classification', validation: loss=" in repr(run)
+    numbers = [i % 7 / 2 for i in range(60)]
+    gf.train(inputs=texts, targets=numbers, overrides={"training.max_steps": 3}, run=tmp_path / "regression")
+    assert "label_smoothing" not in capsys.readouterr().err
 
 
 def test_a_rare_class_is_in_each_split_and_has_a_warning(tmp_path: Path) -> None:

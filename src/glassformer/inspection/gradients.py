@@ -128,6 +128,8 @@ def ask(
             inputs["target"] = row(model, np.array([task.begin, *generated[:-1]]))
         logits = model(**inputs)[0]
     if isinstance(task_type, SequenceClassification):
+        if output not in (None, 0):
+            raise ErrorDetail("the model has one output", path="output", value=output, allowed=["0"])
         if task_type.is_regression:
             return Question(inputs, Contrast(None, 0, None, "predicted value"), [])
         return Question(inputs, _runner_up(task, None, logits, other), [])
@@ -152,7 +154,7 @@ def _runner_up(task: Task, position: int | None, logits_V: Tensor, other: int | 
         raise ErrorDetail(
             "this is the model's own output" if rival == answer else "no such output",
             path="other",
-            value=rival,
+            value=" ".join(task.output_symbols([rival])) if rival == answer else rival,
             hint="name another output than the predicted one",
         )
     names = [" ".join(task.output_symbols([token])) or str(token) for token in (answer, rival)]
@@ -427,6 +429,10 @@ def _has_curved_pooling(model: Model) -> bool:
 
 def output_named(task: Task, text: str) -> int:
     """Return the id of the class or output token whose symbol is `text`."""
+    if getattr(task.task_type, "is_regression", False):
+        raise ErrorDetail(
+            "a regression has one value and no other output", path="other", value=text, hint="leave it out"
+        )
     sizes = ("outputs", "classes", "target_vocabulary", "vocabulary")
     count = next(size for name in sizes if (size := getattr(task.task_type, name, None)))
     names = [" ".join(task.output_symbols([token])).strip() for token in range(count)]

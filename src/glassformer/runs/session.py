@@ -301,7 +301,8 @@ class TrainingSession:
         frozen = sum(self.trainer.freezing.frozen(self.trainer.state.step + 1).values())
         if frozen:
             self.reporter.info(f"{frozen:,} of {size:,} parameters are frozen; {size - frozen:,} are trained")
-        if self.config.training.label_smoothing:
+        is_regression = getattr(self.experiment.task.task_type, "is_regression", False)
+        if self.config.training.label_smoothing and not is_regression:
             amount = f"training.label_smoothing={self.config.training.label_smoothing:g}"
             self.reporter.info(f"the training loss includes {amount}, the validation loss does not")
         if self.process_group.world_size > 1:
