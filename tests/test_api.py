@@ -62,6 +62,9 @@ def test_every_kind_of_data_is_inferred_trained_and_predicted(kind: str, tmp_pat
     assert one["error"] is None and one["output"] is not None
     assert first["output"] == second["output"] == one["output"]
     assert str(run.path) in repr(run)
+    if kind == "language-model":
+        with pytest.raises(gf.UserError, match="prompt: expected one text"):
+            run.generate(5)  # type: ignore[arg-type]
 
 
 def containers() -> dict[str, Callable[[list[Any]], Any]]:
@@ -202,6 +205,24 @@ def test_a_training_keeps_the_random_states_of_the_caller(tmp_path: Path) -> Non
         assert found[0] == found[1]
 
 
+def test_numpy_values_are_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"training.max_steps": np.int64(4), "model.dropout": np.float32(0.25)}
+    run = gf.train(
+        inputs=TEXTS, targets=LABELS, overrides=FEW_STEPS | options, run=tmp_path / "run", progress=False
+    )
+    assert run.config.training.max_steps == 4 and run.config.model.dropout == 0.25
+    defined: list[Any] = []
+
+    def run_sweep(definition: Any, *arguments: Any, **options: Any) -> tuple[dict[str, Any], None]:
+        defined.append(definition)
+        return {}, None
+
+    monkeypatch.setattr("glassformer.sweeps.coordinator.run_sweep", run_sweep)
+    values = {"task.length": np.int64(4), "model.dropout": np.linspace(0, 0.2, 2)}
+    gf.sweep("reversal", values, out=tmp_path / "sweep", progress=False)
+    assert defined[0].space.axes["model.dropout"].listed() == [0.0, 0.2]
+
+
 LABELS = ["pos", "neg"] * 40
 TABLE = {"title": TEXTS, "body": [f"so {text}" for text in TEXTS[::-1]], "number": list(range(80))}
 
@@ -235,7 +256,10 @@ def test_a_run_reads_the_columns_that_it_was_trained_on(
             run.attention(table[:2])
     with pytest.raises(gf.UserError, match=r"validation.inputs: .*these data have \['body'\]"):
         gf.train(
-            inputs=table[columns], targets=LABELS, validation=(table[["body"]], LABELS), run=tmp_path / "other"
+            inputs=table[columns],
+            targets=LABELS,
+            validation=(table[["body"]], LABELS),
+            run=tmp_path / "other",
         )
     if library == "pandas":
         assert trained.predict(table.iloc[0])[0]["input"] == expected[0]
@@ -276,6 +300,9 @@ def test_prediction_reads_token_lists_and_reports_missing_values(tmp_path: Path)
         "expected a text, not 3",
     ]
     assert "[[...]]" in run.predict(["w1", "x"])[0]["warning"]
+    assert run.predict(np.array([1, 2]))[0]["error"] == (
+        "expected a text, not 1; pass the tokens of one input as [[...]]"
+    )
     assert run.attention(["w1", "x", "y"])["encoder"].weights.shape[-1] == 3
     wrong_calls: list[Callable[[], Any]] = [
         lambda: run.attention([["w1"]]),

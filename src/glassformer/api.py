@@ -24,6 +24,7 @@ from glassformer.data.memory import (
     Column,
     MemoryRows,
     describe_columns,
+    plain,
     reject_file,
     select_columns,
 )
@@ -108,6 +109,7 @@ def train(
     """
     if reporter is None:
         reporter = reporter_for(sys.stderr) if progress else Reporter()
+    overrides = _plain_options(overrides)
     if inputs is None:
         source = _checked_source(source, run, resume)
         session = open_session(str(source), overrides, run=run, resume=resume, reporter=reporter)
@@ -122,6 +124,15 @@ def train(
             own = select_columns(own, rows.columns, f"{name}.inputs", is_text=rows.is_text)
             splits[name] = MemoryRows(name, own, of_own)
     return _train_in_memory(source, changes, splits, task, run, resume, reporter)
+
+
+def _plain_options(value: Any) -> Any:
+    """Return options with scalars and arrays of NumPy and PyTorch as plain numbers and lists."""
+    if isinstance(value, Mapping):
+        return {path: _plain_options(own) for path, own in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [*map(_plain_options, value)]
+    return plain(value)
 
 
 def _checked_source(source: str | Path | None, run: str | Path | None, resume: bool) -> str | Path:
@@ -198,12 +209,14 @@ def _train_in_memory(
     name = task or _infer_task(rows)
     if name not in TASKS:
         raise user_error("unknown kind of data", path="task", value=name, allowed=list(TASKS))
-    if "classification" in name and name != "token-classification":
+    is_labelled = "classification" in name and name != "token-classification"
+    if is_labelled:
         rows.reject_single_label()
     reporter.info(f"task: {name}, {count(len(rows), 'example')}")
     if rows.is_table and rows.columns:
         reporter.info(describe_columns(rows.columns, is_text=rows.is_text))
     warnings = rows.type_warnings(name) if task is None else []
+    warnings += rows.contradictions() if is_labelled else []
     warnings += [warning for split in splits.values() for warning in split.warnings]
     path = _run_folder(name, run, resume)
     files = {split: path / "data" / f"{split}.jsonl" for split in splits}
@@ -222,6 +235,7 @@ def _train_in_memory(
         session.input_columns = rows.columns
         notes = session.experiment.task.notes
         notes[:] = [f"WARNING: {warning}" for warning in warnings] + list(map(named, notes))
+        notes += rows.hints(name) if task is None else []
         return _finish(session)
     except UserError as error:
         for file in restored:
@@ -332,6 +346,7 @@ def sweep(
     from glassformer.sweeps.storage import storage_url
 
     leave_unguarded_import()
+    overrides = _plain_options(overrides)
     arguments = format_overrides(overrides) if isinstance(overrides, Mapping) else list(overrides)
     definition = define(str(source), arguments, seeds=seeds, sampler=sampler, trials=trials)
     study = study_name(str(source), definition)

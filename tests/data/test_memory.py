@@ -1,5 +1,6 @@
 """Data in memory: columns that do not belong together, and values that may be of another type."""
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,50 @@ def test_swapped_inputs_and_targets_are_named() -> None:
     with pytest.raises(UserError, match="2 distinct values and the targets 20"):
         MemoryRows("", ["a", "b"] * 10, texts).reject_swapped()
     MemoryRows("", texts, texts).reject_swapped()
+
+
+def test_targets_that_may_mean_labels_have_a_warning() -> None:
+    tokens = [[n % 5, n % 3, 1] for n in range(12)]
+    [warning] = MemoryRows("", tokens, np.eye(4, dtype=int)[[0, 1, 3] * 4]).type_warnings("x")
+    assert "look one-hot" in warning and "targets.argmax(1)" in warning
+    [warning] = MemoryRows("", tokens, [[n % 2] for n in range(12)]).type_warnings("x")
+    assert "targets.ravel()" in warning
+    assert not MemoryRows("", tokens, [[0, 1, 1, n % 2] for n in range(12)]).type_warnings("x")
+    texts, tags = ["the dog runs", "a cat sleeps"] * 6, ["DET NOUN VERB"] * 12
+    [warning] = MemoryRows("", texts, tags).type_warnings("classification")
+    assert "if they are labels of the words" in warning
+    for labels in (["very good", "bad"] * 6, ["one", "two"] * 6):
+        assert not MemoryRows("", texts, labels).type_warnings("classification")
+
+
+def test_labels_per_token_that_may_be_a_sequence_have_a_note() -> None:
+    tokens = np.random.default_rng(0).integers(0, 4, (20, 5))
+    [note] = MemoryRows("", tokens, tokens[:, ::-1]).hints("token-classification")
+    assert 'task="sequence-to-sequence"' in note
+    assert not MemoryRows("", tokens, tokens % 2).hints("token-classification")
+    assert not MemoryRows("", tokens, tokens[:, ::-1]).hints("sequence-to-sequence")
+
+
+def test_equal_inputs_with_different_labels_are_counted() -> None:
+    rows = MemoryRows("", ["a", "b", "c", "a", "b"], [0, 1, 1, 1, 1])
+    assert rows.contradictions() == ["inputs: 2 of 5 rows have the input of a row with another label"]
+    assert not MemoryRows("", ["a", "b", "a"], [0, 1, 0]).contradictions()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "hint"),
+    [
+        (np.ones((3, 2)), [0, 1, 0], ".astype(int)"),
+        ([[1, 2]] * 3, [[0.5, 1.5]] * 3, "one run per value"),
+        ([b"a", b"b", b"c"], [0, 1, 0], ".decode()"),
+        (["a", "b", "c"], [Decimal("1.5")] * 3, "float(value)"),
+        (["a", "b", "c"], np.zeros((3, 1), dtype=int), "targets.ravel()"),
+    ],
+)
+def test_values_of_another_type_have_a_conversion(inputs: Any, targets: Any, hint: str) -> None:
+    with pytest.raises(UserError) as error:
+        MemoryRows("", inputs, targets)
+    assert hint in error.value.details[0].hint
 
 
 def test_an_array_of_one_text_is_not_a_list_of_characters() -> None:

@@ -13,6 +13,7 @@ from glassformer.blocks.heads import IGNORED
 from glassformer.core.config import validate
 from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.models.task_types import Seq2Seq, SequenceClassification, TokenClassification
+from glassformer.tasks.base import LabelTypes
 from glassformer.tasks.tokens import TokensConfig, TokensTask
 
 TAGGED = [("the cat sat", "D N V"), ("a dog ran off", "D N V P"), ("cats", "N"), ("dogs ran", "N V")]
@@ -159,6 +160,18 @@ def test_tokens_of_a_list_keep_their_spaces(tmp_path: Path) -> None:
         assert again.tolist() == tokens.tolist() and task.input_labels(tokens.tolist(), text) == labels
     (first,) = task.input_texts("validation", [0])
     assert task.read_input(first)[0].tolist() == task.splits["validation"].inputs[0].tolist()
+
+
+def test_labels_have_notes_on_types_and_spaces() -> None:
+    types = LabelTypes()
+    for index, value in enumerate(("pos", "pos ", "neg")):
+        types.add(value.strip(), value, index)
+    assert types.notes() == ["train: white space around 1 labels is not read"]
+    types = LabelTypes()
+    for index, value in enumerate((True, 0)):
+        types.add(str(value), value, index)
+    [warning] = types.notes()
+    assert warning == "WARNING: train: the labels have different types, such as True (bool), 0 (int)"
 
 
 class TestSplitting:

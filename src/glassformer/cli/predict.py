@@ -78,7 +78,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="engine that decodes: glassformer or ctranslate2 (default: the run's)",
     )
-    add("--steps", action="store_true", help="print each output token with its probability on its own line")
+    steps_help = "print each output token with its probability, of which p is the product, on its own line"
+    add("--steps", action="store_true", help=steps_help)
     add(
         "--why",
         action="store_true",

@@ -188,8 +188,9 @@ class MemoryRows:
                     "the target of a text is a list, but a text has one label",
                     path=f"{prefix}targets[{index}]",
                     value=target,
-                    hint="for one label per token, pass inputs that are lists of tokens; for several labels"
-                    " per text, train one model per label" + self._swapped_hint(),
+                    hint="for an array of one column: targets.ravel(); for one label per token, pass inputs"
+                    " that are lists of tokens; for several labels per text, train one model per label"
+                    + self._swapped_hint(),
                 )
 
     def _is_swapped(self) -> bool:
@@ -288,7 +289,14 @@ class MemoryRows:
         return distinct > NUMBER_TARGETS and len(targets) < ROWS_PER_LABEL * distinct
 
     def type_warnings(self, task: str) -> list[str]:
-        """Return a warning if an inferred task may have taken labels as numbers, or numbers as labels."""
+        """Return a warning if an inferred task may have taken the targets as something that they are not."""
+        if self.targets and all(isinstance(target, list) for target in self.targets):
+            return self._list_warnings()
+        if task == "classification" and self._may_be_tags():
+            return [
+                "each target has as many words as its input, taken as one label; if they are labels of the"
+                " words, pass lists: inputs=[text.split() for text in inputs], and the targets likewise"
+            ]
         if self.has_many_integers():
             values, taken, other = "integers with", "labels; if they are numbers", "regression"
         elif self._has_whole_floats():
@@ -300,6 +308,49 @@ class MemoryRows:
         return [
             f'the targets are {values} {distinct:,} distinct values, taken as {taken}, pass task="{instead}"'
         ]
+
+    def _list_warnings(self) -> list[str]:
+        """Return a warning if the targets are lists that may mean one label each."""
+        targets = self.targets or []
+        if all(len(target) == 1 for target in targets) and any(len(row) > 1 for row in self.inputs):
+            return ["each target is a list of one value, taken as a sequence; for labels, targets.ravel()"]
+        one_hot = [*"0" * (len(targets[0]) - 1), "1"]
+        if len(one_hot) > 1 and all(sorted(map(str, target)) == one_hot for target in targets):
+            return ["the targets look one-hot, taken as sequences; for labels, pass targets.argmax(1)"]
+        return []
+
+    def _may_be_tags(self) -> bool:
+        """Return True if each target is a text with as many words as its input, and most have several."""
+        targets = self.targets or []
+        if not self.is_text or not all(isinstance(target, str) for target in targets):
+            return False
+        lengths = [len(target.split()) for target in targets]
+        return sum(length > 1 for length in lengths) * 2 > len(lengths) and lengths == [
+            len(text.split()) for text in self.inputs
+        ]
+
+    def hints(self, task: str) -> list[str]:
+        """Return a note if the labels of a token classifier may be sequences to generate."""
+        if task != "token-classification":
+            return []
+        sides = (self.inputs, self.targets or ())
+        symbols, labels = ({str(each) for row in rows for each in row} for rows in sides)
+        if symbols != labels:
+            return []
+        return [
+            "the targets have the tokens of the inputs, taken as one label per token; if the output is a"
+            ' sequence to generate, pass task="sequence-to-sequence"'
+        ]
+
+    def contradictions(self) -> list[str]:
+        """Return a warning if equal inputs have different labels."""
+        labels: dict[str, set[str]] = {}
+        keys = list(map(repr, self.inputs))
+        for key, target in zip(keys, self.targets or (), strict=True):
+            labels.setdefault(key, set()).add(str(target))
+        found = sum(len(labels[key]) > 1 for key in keys)
+        message = f"inputs: {found:,} of {len(self):,} rows have the input of a row with another label"
+        return [message] if found else []
 
     def _has_whole_floats(self) -> bool:
         """Return True if the targets are floats such as 0.0 and 1.0 that may be labels."""
@@ -356,9 +407,15 @@ def _value(value: Any, path: str) -> Any:
         return value
     if isinstance(value, list) and all(isinstance(item, (str, int)) for item in value):
         return value
-    raise user_error(
-        "this is not a text, a number or a sequence of tokens", path=path, value=value, hint="convert it"
-    )
+    hint = "convert it: to a text with str(value), to a number with float(value)"
+    if isinstance(value, (bytes, bytearray)):
+        hint = "decode it: value.decode()"
+    elif isinstance(value, list) and all(isinstance(item, float) and item.is_integer() for item in value):
+        hint = "tokens are integers or texts: array.astype(int)"
+    elif isinstance(value, list):
+        hint = "tokens are integers or texts; for several target values per row, train one run per value"
+    message = "this is not a text, a number or a sequence of tokens"
+    raise user_error(message, path=path, value=value, hint=hint)
 
 
 class MemoryStream(Stream):

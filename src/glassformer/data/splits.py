@@ -358,7 +358,7 @@ def unknown_labels_hint(labels: Sequence[str], known: Iterable[str], *, is_split
     for label in labels:
         same = same_number(label, known)
         if same is not None:
-            return f"{label!r} is {same!r} written differently: write the labels of all files in the same way"
+            return f"{label!r} is {same!r} written differently: write all labels as in train"
     if all(map(is_number, [*labels, *known])):
         return "if they are numbers to predict instead of classes: task.target=number"
     if is_split_off:

@@ -124,7 +124,10 @@ def _check_inputs(model: SupportsGeneration, inputs: Inputs | None) -> None:
         )
     if inputs and isinstance(getattr(model, "task_type", None), CausalLM):
         raise ErrorDetail(
-            "a language model reads a prompt and no inputs", path="inputs", value=[*inputs], hint="prompt=tokens"
+            "a language model reads a prompt and no inputs",
+            path="inputs",
+            value=[*inputs],
+            hint="prompt=tokens",
         )
     parameters = inspect.signature(model.start).parameters
     names = [name for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD]

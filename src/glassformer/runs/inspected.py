@@ -13,7 +13,6 @@ import numpy as np
 from glassformer.core.config import validate
 from glassformer.core.errors import user_error
 from glassformer.data.columns import TableLayout
-from glassformer.data.memory import is_table, plain_list, select_columns
 from glassformer.evaluation.evaluate import EvaluationConfig
 from glassformer.generation import DecodingConfig
 from glassformer.generation.predict import Prediction
@@ -331,9 +330,9 @@ class InspectedRun:
 
         Raise UserError if the DataFrame lacks one of `input_columns`.
         """
-        return select_columns(
-            values, self.input_columns, path, is_text=isinstance(self.task, TextTask)
-        )
+        from glassformer.data.memory import select_columns  # training need not load it
+
+        return select_columns(values, self.input_columns, path, is_text=isinstance(self.task, TextTask))
 
     def _reference_input(self, text: str | None) -> ReferenceInput:
         from glassformer.inspection.examples import reference_input
@@ -360,6 +359,8 @@ class InspectedRun:
 
         if text is None:
             return first_input(self.task)
+        from glassformer.data.memory import is_table, plain_list
+
         text = self.select_columns(text, "text")
         if is_table(text):
             rows = plain_list(text, "text")

@@ -58,6 +58,10 @@ def describe_predictions(
     if isinstance(task, TokensTask) and task.are_single_tokens(inputs):
         for result in results:
             result["warning"] = "; ".join(filter(None, (result["warning"], SINGLE_TOKENS)))
+    is_number = [isinstance(value, (int, float)) and not isinstance(value, bool) for value in inputs]
+    if isinstance(task, TokensTask) and len(inputs) > 1 and all(is_number):
+        for result in results:
+            result["error"] = f"{result['error']}; pass the tokens of one input as [[...]]"
     return results
 
 

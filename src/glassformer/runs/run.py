@@ -228,6 +228,8 @@ class Run(InspectedRun):
         An input of a task on tokens may also be a list of tokens, so one sequence is `[["a", "b"]]`.
         Return one dict per input, in order: `input`, `output`, `probability`, `candidates` (the hypotheses of
         a beam search) and `warning`. An input that the task cannot read has an `error` instead of an output.
+        The probability of a generated output is the product over its tokens, which `candidates` list. It is
+        smaller for a longer output, and label smoothing in training keeps each factor below 1.
         A label has its type in the training data, such as int or bool. A regression returns a float.
         `decoding` is a strategy such as `{"kind": "beam", "size": 4}`. With `why`, a classifier also returns
         `words`, the effect of each word on the prediction.
@@ -334,6 +336,8 @@ class Run(InspectedRun):
 
     def generate(self, prompt: str = "", max_tokens: int = 200, **sampling: Any) -> str:
         """Return the prompt and up to `max_tokens` new tokens as text. `sampling` are options of `stream`."""
+        if not isinstance(prompt, str):
+            raise user_error("expected one text", path="prompt", value=prompt, hint='run.generate("The ")')
         warn_about_prompt(self.task, prompt)
         *_, (text, _) = self.stream(prompt, max_tokens, **sampling)
         return text

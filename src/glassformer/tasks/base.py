@@ -389,10 +389,12 @@ class LabelTypes:
 
     def __init__(self) -> None:
         self._first: dict[tuple[str, type], tuple[Any, int]] = {}
+        self._stripped = 0
 
     def add(self, label: str, value: Any, index: int) -> None:
         """Add the label of one example, as text and as the value in the data."""
         self._first.setdefault((label, type(value)), (value, index))
+        self._stripped += isinstance(value, str) and value != label
 
     def values(self, location: Callable[[int], str]) -> dict[str, Any]:
         """Return the labels that are not text in the data, as text to value.
@@ -416,12 +418,14 @@ class LabelTypes:
         return {label: value for (label, _), (value, _) in numbers.items() if label not in texts}
 
     def notes(self) -> list[str]:
-        """Return a warning if some labels are texts and others are numbers or booleans."""
+        """Return notes on labels of different types, and on labels with white space around them."""
         shown = {kind: repr(value) for (_, kind), (value, _) in self._first.items()}
-        if str not in shown or len(shown) == 1:
-            return []
+        spaces = f"train: white space around {self._stripped:,} labels is not read"
+        notes = [spaces] if self._stripped else []
+        if not {str, bool} & shown.keys() or len(shown) == 1:
+            return notes
         examples = ", ".join(f"{value} ({kind.__name__})" for kind, value in shown.items())
-        return [f"WARNING: train: the labels have different types, such as {examples}"]
+        return [*notes, f"WARNING: train: the labels have different types, such as {examples}"]
 
 
 class CausalLMTask(Task):

@@ -313,7 +313,7 @@ class ClassificationTask(PairTask, SequenceClassificationTask):
     def parse(self, text: str) -> np.ndarray:
         tokens = self.tokenizer.encode(text)
         if not text.strip():
-            raise ErrorDetail("the line is empty: nothing to classify")
+            raise ErrorDetail("the line is empty: nothing to classify", hint="type a text")
         return self.tokenizer.enclose(tokens, self.config.max_length)
 
     def warning(self, tokens: Sequence[int], text: str = "") -> str | None:

@@ -52,14 +52,13 @@ UNKNOWN_WIDTH = 60
 """Maximum number of characters of a warning that lists the unknown symbols of an input."""
 
 
-
 class TokenText(str):
     """Text of an input that was given as a list of tokens, which may contain the separator."""
 
     tokens: list[str]
 
     @classmethod
-    def join(cls, tokens: Sequence[str], separator: str) -> TokenText:
+    def of(cls, tokens: Sequence[str], separator: str) -> TokenText:
         text = cls(separator.join(tokens))
         text.tokens = list(tokens)
         return text
@@ -382,7 +381,7 @@ class TokensTask(Task):
 
     def join_symbols(self, symbols: Sequence[str]) -> TokenText:
         """Return symbols as the text that a user would type. It keeps the symbols, which may have spaces."""
-        return TokenText.join(symbols, " " if self.config.separator is None else self.config.separator)
+        return TokenText.of(symbols, " " if self.config.separator is None else self.config.separator)
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.target_vocabulary.decode(tokens)

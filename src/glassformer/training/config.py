@@ -74,12 +74,21 @@ class TrainingConfig(Node):
     max_steps: int | None = Field(
         None, ge=0, description="limit on optimizer steps; null: no limit; 0: keep the initial weights"
     )
-    max_minutes: float | None = Field(None, gt=0, description="limit on the time in minutes; null: no limit")
+    max_minutes: float | None = Field(
+        None,
+        gt=0,
+        description="limit on the time in minutes, besides max_epochs or max_steps, of which most schedules"
+        " need one; null: no limit",
+    )
     gradient_clip_norm: float | None = Field(
         1.0, gt=0, description="clip the gradient to this norm; null: do not clip"
     )
     label_smoothing: float = Field(
-        0.0, ge=0, lt=1, description="probability mass of a target that is spread over all classes"
+        0.0,
+        ge=0,
+        lt=1,
+        description="probability mass of a target that is spread over all classes, so that the model learns"
+        " not to be certain",
     )
     ema_decay: float | None = Field(
         None,
