@@ -17,6 +17,7 @@ from glassformer.inspection.gradients import (
     METHODS,
     SITE,
     _Path,
+    _runner_up,
     ask,
     attribute,
     attribution_matrix,
@@ -127,6 +128,12 @@ def test_a_model_with_one_output_has_no_other_position() -> None:
     assert ask(model, task, tokens, output=0).contrast == ask(model, task, tokens).contrast
     with pytest.raises(ErrorDetail, match="the model has one output"):
         attribute(model, task, tokens, output=5)
+
+
+def test_a_model_with_one_class_has_nothing_to_compare() -> None:
+    _, task, _ = build("sequence")
+    with pytest.raises(ErrorDetail, match="the model has one class"):
+        _runner_up(task, None, torch.zeros(1), None)
 
 
 def test_models_that_are_not_sums_are_refused() -> None:

@@ -147,6 +147,9 @@ def ask(
 
 
 def _runner_up(task: Task, position: int | None, logits_V: Tensor, other: int | None) -> Contrast:
+    if len(logits_V) < 2:
+        hint = "train on data with several labels"
+        raise ErrorDetail("the model has one class, and no other to compare it with", path="task", hint=hint)
     best = logits_V.topk(2).indices.tolist()
     answer = int(best[0])
     rival = int(best[1]) if other is None else other

@@ -196,7 +196,11 @@ class TrainingSession:
         train = getattr(data, "train", None)
         if not isinstance(train, str) or Path(train).parent != self.folder.path / "data":
             return notes
-        return [note for note in notes if ".jsonl is read as" not in note and str(cache_folder()) not in note]
+        return [
+            note
+            for note in notes
+            if " is read as JSON objects" not in note and str(cache_folder()) not in note
+        ]
 
     def _open_folder(self, checksum: str) -> None:
         if self.folder.exists():
