@@ -28,6 +28,8 @@ TESTED = {
     "intervene",
     "patch",
     "attribute",
+    "probe",
+    "align",
     "params",
     "doctor",
     "bench",
@@ -256,6 +258,15 @@ def test_patch_and_attribute(ask: Ask, run_folder: RunFolder) -> None:
     document = ask("attribute", run_folder.path, "1 2 3", says="faithfulness")
     keys = {"method", "tokens", "values", "sum", "target_difference", "completeness_error"}
     assert keys | {"comprehensiveness", "random_comprehensiveness", "sufficiency"} <= set(document)
+
+
+def test_probe_and_align(ask: Ask, run_folder: RunFolder) -> None:
+    document = ask("probe", run_folder.path, "token", "--examples", 20, "--seeds", 1, says="fact")
+    assert document["label"] == "token" and document["removals"][0]["trust"] == "cause"
+    keys = {"site", "position", "accuracy", "control", "selectivity", "untrained", "interval"}
+    assert keys <= set(document["rows"][0])
+    (error,) = ask("align", run_folder.path, code=2, says="only an encoder-decoder")["errors"]
+    assert error["path"] == "task" and "attention" in error["hint"]
 
 
 def test_intervene(ask: Ask, run_folder: RunFolder) -> None:

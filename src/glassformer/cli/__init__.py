@@ -41,6 +41,8 @@ VERBS = {
     "intervene": "ablate a head, ablate an attention edge or hide a token, and measure the effect",
     "patch": "copy activations between two inputs, and measure which of them carry the output",
     "attribute": "show which input tokens, heads or layers carry an output rather than another",
+    "probe": "measure which labels can be read from each layer and position, beside controls",
+    "align": "link source words to generated words by cross-attention, and measure the links",
     "options": "list and explain config options: types, bounds, defaults, and every kind of a choice",
     "params": "count parameters, FLOPs and memory, and estimate the training time on this machine",
     "doctor": "check a model, or this machine, before a long run",

@@ -269,12 +269,15 @@ def _predict_file(model: Run, arguments: argparse.Namespace, report: _Report) ->
 
 def _predict_inputs(model: Run, arguments: argparse.Namespace, report: _Report) -> None:
     """Predict the inputs, or the lines of standard input, in groups of at most `GROUP_LINES`."""
+    from glassformer.models.task_types import Seq2Seq
+
     is_given = bool(arguments.inputs) and arguments.inputs != ["-"]
     report.unit = "input" if is_given else "line"
     decoding, number = _decoding(arguments), 0
+    aligns = report.output.is_json and isinstance(model.task.task_type, Seq2Seq)
     for lines in _cut(arguments.inputs) if is_given else _standard_input():
         is_detailed = len(lines) <= MOST_DETAILED or arguments.why or arguments.steps
-        for prediction in model.predict(lines, decoding, why=arguments.why):
+        for prediction in model.predict(lines, decoding, why=arguments.why, align=aligns):
             number += 1
             report.add(prediction | {"line": number}, is_detailed)
     if number == 0 and not sys.stdin.isatty():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -177,11 +178,17 @@ WORD_PATTERN = (
     r"| ?[^\s\p{L}\p{M}\p{N}_]|\s"
 )
 CHARACTER_PATTERN = r"[\s\S]"
+_WORD_OR_MARK = re.compile(r"\w+(?:-\w+)*['’]?|[^\w\s]")
 TEXTS_PER_BLOCK = 1000
 _UNSEEN_BYTE_SPREAD = 256 * 1e-4
 """Width of the score range of unseen bytes, because the unigram trainer spaces them by 1e-4."""
 
 Texts = Callable[[], Iterable[str]]
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Return the start and end of each word and punctuation mark: `l'` and `homme` are two words."""
+    return [match.span() for match in _WORD_OR_MARK.finditer(text)]
 
 
 class Tokenizer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,9 +14,10 @@ from glassformer.core.config import validate
 from glassformer.core.errors import user_error
 from glassformer.data.columns import TableLayout
 from glassformer.evaluation.evaluate import EvaluationConfig
+from glassformer.evaluation.metrics import Progress
 from glassformer.generation import DecodingConfig
 from glassformer.generation.predict import Prediction
-from glassformer.models.base import Model
+from glassformer.models.base import Model, evaluating
 from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import RunFolder
 from glassformer.tasks.base import Task
@@ -26,11 +27,13 @@ if TYPE_CHECKING:  # imported in the methods that inspect: training evaluates ru
     from torch import Tensor
 
     from glassformer.inspection.ablation import Ablation, Effects
+    from glassformer.inspection.alignment import AlignmentResult, Weighting
     from glassformer.inspection.attribution import LogitLens
     from glassformer.inspection.examples import ReferenceInput
     from glassformer.inspection.gradients import LogitParts, Method, TokenAttribution
     from glassformer.inspection.maps import AttentionMaps, Site
     from glassformer.inspection.patching import Direction, PatchResult
+    from glassformer.inspection.probes import ProbeResult
     from glassformer.inspection.trace import Trace
 
 
@@ -334,6 +337,131 @@ class InspectedRun:
 
         return select_columns(values, self.input_columns, path, is_text=isinstance(self.task, TextTask))
 
+    def probe(
+        self,
+        label: str,
+        *,
+        examples: int = 500,
+        split: str | None = None,
+        sites: Sequence[str] | None = None,
+        seeds: int = 3,
+        file: str | Path | None = None,
+        removes: bool = True,
+        progress: Progress | None = None,
+    ) -> ProbeResult:
+        """Measure how well a linear classifier reads a label from each layer and position.
+
+            run.probe("carry"); run.probe("gender"); run.probe("token")
+            run.probe("genre", file="texts.csv")     # a column of your own file
+
+        `examples` of train fit the probes, and as many of `split` measure them; of a file, every fifth row
+        measures. `seeds` is the number of control tasks and of untrained models. With `removes`, the
+        directions that were found are removed, and the loss is measured again.
+        """
+        from glassformer.inspection.probes import (
+            DEFAULT_SITES,
+            Collect,
+            label_names,
+            labelled_batches,
+            probe,
+        )
+        from glassformer.runs.labelled_file import labelled_file
+
+        split = self._split(split)
+        indices = self._probed(split, examples)
+        train: Collect
+        test: Collect
+        train, test = (partial(labelled_batches, self.task, label, *pair) for pair in indices.items())
+        meaning = label_names(self.task).get(label, "")
+        if file is not None:
+            strategy = self.config.evaluation.decoding
+            train, test = labelled_file(self.model, self.task, Path(file), label, self.config, strategy)
+            meaning = f"column of {Path(file).name}"
+        measured = labelled_batches(self.task, "token", split, indices[split])
+        return probe(
+            self.model,
+            self.task,
+            label,
+            train,
+            test,
+            untrained=[self._untrained(self.config.seed + number) for number in range(seeds)],
+            measured=[each.batch for each in measured],
+            split=split if file is None else Path(file).name,
+            meaning=meaning,
+            names=tuple(sites or DEFAULT_SITES),
+            removes=removes,
+            progress=progress,
+        )
+
+    def _probed(self, split: str, count: int) -> dict[str, np.ndarray]:
+        """Return the indices of the examples that fit probes, and of those that measure them."""
+        if split == "train":
+            hint = "probes are fitted on train: measure them on validation or test"
+            raise user_error("not measured on the examples of the fit", path="split", value=split, hint=hint)
+        random = np.random.default_rng(self.config.seed)
+        return {
+            name: np.sort(random.permutation(len(self.task.splits[name]))[:count])
+            for name in ("train", split)
+        }
+
+    def align(
+        self,
+        text: str | Sequence[Any] | None = None,
+        *,
+        split: str | None = None,
+        examples: int = 200,
+        layer: int | None = None,
+        head: int | None = None,
+        weighting: Weighting | None = None,
+        gold: str | Path | None = None,
+        progress: Progress | None = None,
+    ) -> AlignmentResult:
+        """Link source words to generated words by the cross-attention of one head of an encoder-decoder.
+
+            run.align("The small girl sings.")       # the model's own output
+            run.align(split="test").aer              # the targets of a split, and the error rate
+
+        The head is the best one on `examples` of the validation set, unless `layer` and `head` choose it.
+        `weighting` is `attention` or `norm`; by default, the better one. `gold` is a file with one line of
+        links such as `0-0 1-2` per example of the split, for tasks that do not know them.
+        """
+        from glassformer.inspection.alignment import (
+            AlignmentResult,
+            GoldPairs,
+            align_split,
+            best_head,
+            check_aligns,
+            chosen_head,
+            read_gold,
+            read_pairs,
+        )
+
+        task = check_aligns(self.task)
+        chosen = chosen_head(self.model, layer, head, weighting)
+        if text is None or split is not None or gold is not None:
+            split = self._split(split)
+            return align_split(
+                self.model,
+                self._untrained(),
+                task,
+                split,
+                examples,
+                chooses_on="train" if split == "validation" else "validation",
+                head=chosen,
+                weighting=weighting,
+                gold=None if gold is None else read_gold(Path(gold)),
+                progress=progress,
+            )
+        tokens, shown = self._input(text)
+        if chosen is None:
+            pairs = GoldPairs.of(task, "validation", examples)
+            found = read_pairs(self.model, task, pairs.sources, pairs.targets)
+            chosen, _ = best_head(found, pairs.fitting(found), weighting)
+        with evaluating(self.model):
+            best = task.predict(self.model, [tokens], self.config.evaluation.decoding)[0][0]
+        (aligned,) = read_pairs(self.model, task, [tokens], [best.tokens])
+        return AlignmentResult([aligned.pair(chosen)], chosen, warning=self._warning(shown))
+
     def _reference_input(self, text: str | None) -> ReferenceInput:
         from glassformer.inspection.examples import reference_input
 
@@ -378,9 +506,10 @@ class InspectedRun:
         tokens, shown = self._input(text)
         return self.task.warning(tokens.tolist(), shown)
 
-    def _untrained(self) -> Model:
-        """Build the same model with its initial weights."""
-        model = Experiment(self.config, self.task).build_model()
+    def _untrained(self, seed: int | None = None) -> Model:
+        """Build the same model with its initial weights, or with those of another seed."""
+        config = self.config if seed is None else self.config.model_copy(update={"seed": seed})
+        model = Experiment(config, self.task).build_model()
         return model.to(next(self.model.parameters()).device).eval()
 
     def show_output(self, prediction: Prediction) -> str:

@@ -31,11 +31,18 @@ SINGLE_TOKENS = "read as an input of one token; join the tokens of one input, or
 
 
 def predict(
-    model: Model, task: Task, text: str | Iterable[Any], strategy: DecodingConfig, *, why: bool = False
+    model: Model,
+    task: Task,
+    text: str | Iterable[Any],
+    strategy: DecodingConfig,
+    *,
+    why: bool = False,
+    aligner: Model | None = None,
 ) -> dict[str, Any] | list[dict[str, Any]]:
     """Return the prediction for one text as a dict, or a list of dicts for several inputs.
 
-    With `why`, a classifier also returns `words`, the effect of each word on the prediction.
+    With `why`, a classifier also returns `words`, the effect of each word on the prediction. `aligner` is the
+    encoder-decoder whose cross-attention gives the `alignment` of each output; None: no alignments.
     """
     if why and not isinstance(task, SequenceClassificationTask):
         raise user_error(
@@ -47,6 +54,11 @@ def predict(
     inputs = [text] if isinstance(text, str) else plain_list(text, "predict")
     found = predict_texts(model, task, inputs, strategy)
     results = describe_predictions(model, task, inputs, found, why=why)
+    if aligner is not None:
+        from glassformer.inspection.alignment import align_predictions, check_aligns
+
+        alignments = align_predictions(aligner, check_aligns(task), found)
+        results = [result | {"alignment": each} for result, each in zip(results, alignments, strict=True)]
     return results[0] if isinstance(text, str) else results
 
 

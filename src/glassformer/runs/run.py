@@ -211,16 +211,26 @@ class Run(InspectedRun):
 
     @overload
     def predict(
-        self, text: str, decoding: Mapping[str, Any] | None = None, *, why: bool = False
+        self, text: str, decoding: Mapping[str, Any] | None = None, *, why: bool = False, align: bool = False
     ) -> dict[str, Any]: ...
 
     @overload
     def predict(
-        self, text: Iterable[Any], decoding: Mapping[str, Any] | None = None, *, why: bool = False
+        self,
+        text: Iterable[Any],
+        decoding: Mapping[str, Any] | None = None,
+        *,
+        why: bool = False,
+        align: bool = False,
     ) -> list[dict[str, Any]]: ...
 
     def predict(
-        self, text: str | Iterable[Any], decoding: Mapping[str, Any] | None = None, *, why: bool = False
+        self,
+        text: str | Iterable[Any],
+        decoding: Mapping[str, Any] | None = None,
+        *,
+        why: bool = False,
+        align: bool = False,
     ) -> dict[str, Any] | list[dict[str, Any]]:
         """Predict one text, or a list, array, column or DataFrame of inputs in batches.
 
@@ -232,13 +242,15 @@ class Run(InspectedRun):
         smaller for a longer output, and label smoothing in training keeps each factor below 1.
         A label has its type in the training data, such as int or bool. A regression returns a float.
         `decoding` is a strategy such as `{"kind": "beam", "size": 4}`. With `why`, a classifier also returns
-        `words`, the effect of each word on the prediction.
+        `words`, the effect of each word on the prediction. With `align`, an encoder-decoder also returns
+        `alignment`, the source words that each generated word reads (`run.align` chooses the head better).
         """
         from glassformer.runs.prediction import predict  # training need not load it
 
         strategy = self._strategy(decoding)
         text = self.select_columns(text, "predict")
-        return predict(self.decoder(strategy), self.task, text, strategy, why=why)
+        aligner = self.model if align else None
+        return predict(self.decoder(strategy), self.task, text, strategy, why=why, aligner=aligner)
 
     def predict_texts(
         self, inputs: Sequence[Any], decoding: Mapping[str, Any] | None = None

@@ -21,7 +21,7 @@ from glassformer.data.batching import Examples, Vocabulary
 from glassformer.data.readers import DataConfig, Rows
 from glassformer.data.splits import split_off
 from glassformer.models.task_types import Seq2Seq
-from glassformer.tasks.base import Patterns, Seq2SeqTask, TaskConfig
+from glassformer.tasks.base import Labels, Patterns, Seq2SeqTask, TaskConfig
 from glassformer.tasks.sequences import Space, choose_rows
 
 SYMBOLS = [*"0123456789", "BOS", "EOS", "POSITIVE", "NEGATIVE", "add", "subtract", "multiply"]
@@ -29,6 +29,12 @@ BOS, EOS, POSITIVE, NEGATIVE = range(10, 14)
 
 ROLES = {"input": "inp_expression", "target": "out_expression"}
 FILE_TEST_FRACTION = 0.1
+LABELS = {
+    "carry": "some column of digits carries or borrows, a label of the whole expression",
+    "sign": "sign of the result, a label of the whole expression",
+    "digit": "digit of the result with the same power of ten as an operand's digit, or as the next output",
+}
+"""Labels that a probe may look for, with their meaning."""
 
 
 @dataclass(frozen=True)
@@ -340,6 +346,30 @@ class ArithmeticTask(Seq2SeqTask):
         row = self._read_expression(" ".join(self.input_symbols(tokens)))
         return self._encode_numbers(self._compute(np.array([row])))[0, 1:-1].tolist()
 
+    def label_names(self) -> Mapping[str, str]:
+        return LABELS
+
+    def position_labels(self, name: str, split: str, indices: Sequence[int]) -> list[Labels]:
+        return [self._labels(name, self.splits[split].inputs[index].tolist()) for index in indices]
+
+    def _labels(self, name: str, tokens: Sequence[int]) -> Labels:
+        first, operation, second = self._read_expression(" ".join(self.input_symbols(tokens)))
+        result = [BOS, *self.solve(tokens)]  # the decoder reads it
+        lengths = {"encoder": len(tokens), "decoder": len(result)}
+        if name == "digit":
+            digits = dict(zip(_significance(result).tolist(), result, strict=True))
+            operands, generated = _significance(tokens), _significance([*result, EOS][1:])
+            return {
+                "encoder": [None if power < 0 else digits[power] for power in operands.tolist()],
+                "decoder": [None if power < 0 else digits[power] for power in generated.tolist()],
+            }
+        if name == "sign":
+            label: str | None = SYMBOLS[result[1]]
+        else:
+            word = self.config.operations[operation]
+            label = None if word == "multiply" else _carry(first, -second if word == "subtract" else second)
+        return {stack: [label] * length for stack, length in lengths.items()}
+
     def attention_patterns(self, tokens: Sequence[int], generated: Sequence[int] = ()) -> Patterns:
         """Return patterns in which each digit attends to operand digits of the same power of ten."""
         operands, result = _significance(tokens), _significance(generated)
@@ -349,6 +379,18 @@ class ArithmeticTask(Seq2SeqTask):
         if len(result):
             patterns["cross"] = {"same digit": (result[:, None] == operands) & is_generated[:, None]}
         return patterns
+
+
+def _carry(a: int, b: int) -> str:
+    """Return `carry` if a column of a + b carries or, for unequal signs, borrows; else `no carry`."""
+    high, low = max(abs(a), abs(b)), min(abs(a), abs(b))
+    has_equal_signs = (a < 0) == (b < 0)
+    while high or low:
+        ones, others = high % 10, low % 10
+        if (ones + others > 9) if has_equal_signs else (ones < others):
+            return "carry"
+        high, low = high // 10, low // 10
+    return "no carry"
 
 
 def _spell(numbers: np.ndarray, digits: int) -> np.ndarray:

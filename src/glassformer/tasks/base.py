@@ -49,6 +49,25 @@ FLOAT64_SPREAD = 1e-12
 _WORD = re.compile(r"\S+")
 
 
+class Word(NamedTuple):
+    """Word of an input or output, and the indices of the tokens that encode it."""
+
+    text: str
+    tokens: list[int]
+
+
+Link = tuple[int, int]
+"""Number of a source word, and number of the target word that translates it."""
+
+
+class GoldLinks(NamedTuple):
+    """Correct links between the words of a source and a target (Och and Ney 2003)."""
+
+    sure: set[Link]
+    possible: set[Link]
+    """Links that are neither right nor wrong. The sure ones are among them."""
+
+
 class Piece(NamedTuple):
     """Part of a text that becomes one token: `text[start:end]`."""
 
@@ -63,6 +82,8 @@ Predictions = list[list[Prediction]]
 Outputs = Sequence[Sequence[int]]
 Patterns = dict[str, dict[str, np.ndarray]]
 """Boolean masks of shape (queries, keys), by stack (`encoder`, `decoder`, `cross`) and pattern name."""
+Labels = dict[str, list[Hashable | None]]
+"""Labels of one example, by stack (`encoder`, `decoder`), one per position. None marks an unlabelled one."""
 
 
 def parse_number(value: Any) -> float:
@@ -360,6 +381,32 @@ class Task:
         twin = np.array(tokens, dtype=np.int64)
         twin[position] = token
         return twin
+
+    def label_names(self) -> Mapping[str, str]:
+        """Return the labels that a probe may look for in hidden states, with a one-line explanation of each.
+
+        Every task has the labels token, position and output besides.
+        """
+        return {}
+
+    def position_labels(self, name: str, split: str, indices: Sequence[int]) -> list[Labels]:
+        """Return one label of `label_names` for the positions of examples.
+
+        A position of a decoder is that of the token it reads, one before the token that it predicts.
+        """
+        raise NotImplementedError
+
+    def source_words(self, tokens: Sequence[int]) -> list[Word]:
+        """Return the words of an input. Tokens that are not text belong to no word."""
+        return [Word(symbol, [index]) for index, symbol in enumerate(self.input_symbols(tokens))]
+
+    def target_words(self, tokens: Sequence[int]) -> list[Word]:
+        """Return the words of an output without begin and end tokens."""
+        return [Word(symbol, [index]) for index, symbol in enumerate(self.output_symbols(tokens))]
+
+    def gold_links(self, split: str, indices: Sequence[int]) -> list[GoldLinks] | None:
+        """Return the correct links between the words of inputs and targets, or None if they are not known."""
+        return None
 
     def attention_patterns(self, tokens: Sequence[int], generated: Sequence[int] = ()) -> Patterns:
         """Return attention patterns that would solve this task, besides those that apply to every task.

@@ -29,9 +29,9 @@ from glassformer.data.splits import (
 )
 from glassformer.data.token_rows import RaggedRows
 from glassformer.data.token_store import cache_error, cache_folder, open_or_build
-from glassformer.data.tokenizers import BPEConfig, Tokenizer, TokenizerConfig
+from glassformer.data.tokenizers import BPEConfig, Tokenizer, TokenizerConfig, word_spans
 from glassformer.models.task_types import TaskType
-from glassformer.tasks.base import Inputs, Piece, Task, TaskConfig, mark_piece
+from glassformer.tasks.base import Inputs, Piece, Task, TaskConfig, Word, mark_piece
 
 SPLITS = ("train", "validation", "test")
 TEXTS_PER_BLOCK = 256
@@ -447,6 +447,21 @@ class TokenColumns:
 
 def train_tokenizer(config: TokenizerConfig, columns: Sequence[Iterable[str]]) -> Tokenizer:
     return config.train(lambda: (text for column in columns for text in column))
+
+
+def words_of(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[Word]:
+    """Group the tokens of a text into words and punctuation marks, by the text that they decode to.
+
+    A token that covers several words belongs to all of them.
+    """
+    ids, ends = [int(token) for token in tokens], [0]
+    for count in range(1, len(ids) + 1):
+        ends.append(max(len(tokenizer.decode(ids[:count])), ends[-1]))
+    text, found = tokenizer.decode(ids), []
+    for start, end in word_spans(text):
+        own = [at for at in range(len(ids)) if ends[at] < end and ends[at + 1] > start]
+        found.append(Word(text[start:end], own))
+    return found
 
 
 class TextTask(Task):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -17,7 +18,7 @@ from glassformer.data.columns import PAIR_ROLES
 from glassformer.data.token_rows import RaggedRows
 from glassformer.data.tokenizers import Tokenizer
 from glassformer.models.task_types import Seq2Seq
-from glassformer.tasks.base import Seq2SeqTask, check_length, mark_piece
+from glassformer.tasks.base import GoldLinks, Labels, Seq2SeqTask, Word, check_length, mark_piece
 from glassformer.tasks.text import (
     UNKNOWN_WIDTH,
     DataReport,
@@ -29,11 +30,28 @@ from glassformer.tasks.text import (
     generate_splits,
     read_splits,
     train_tokenizer,
+    words_of,
 )
+
+if TYPE_CHECKING:
+    from glassformer.datasets.grammar.analysis import Analysis, Segment
 
 ROLES = PAIR_ROLES
 TOKENS_PER_BLOCK = 1 << 20
+LABELS = {
+    "gender": "French gender of the noun, name or pronoun that a word belongs to",
+    "number": "singular or plural of the noun, name or pronoun that a word belongs to",
+    "tense": "tense of the first clause, a label of the whole sentence",
+    "negation": "negation of the first clause, a label of the whole sentence",
+}
+"""Labels of the generated sentences, which the grammar knows from their derivations."""
 _WORD = re.compile(r"\w+")
+
+
+def _feature(name: str, words: Sequence[Segment], start: int) -> str | None:
+    """Return the gender or number of the word that contains a character."""
+    word = next((word for word in words if word.start <= start < word.end), None)
+    return None if word is None else word.gender if name == "gender" else word.number
 
 
 @register
@@ -181,6 +199,56 @@ class TranslationTask(PairTask, Seq2SeqTask):
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.target_tokenizer.symbols(tokens)
+
+    def label_names(self) -> Mapping[str, str]:
+        return LABELS if self.config.data is None else {}
+
+    def _analyses(self, split: str, indices: Sequence[int]) -> list[Analysis]:
+        """Return what the grammar knows about examples of generated data."""
+        from glassformer.datasets.grammar.analysis import analyses  # reading the lexicon is slow
+
+        texts = self.input_texts(split, indices)
+        missing = set(texts) - self._analysed.keys()
+        self._analysed |= analyses(missing, self.config.data_seed, split)
+        return [self._analysed[text] for text in texts]
+
+    @cached_property
+    def _analysed(self) -> dict[str, Analysis]:
+        return {}
+
+    def position_labels(self, name: str, split: str, indices: Sequence[int]) -> list[Labels]:
+        found: list[Labels] = []
+        examples = self.splits[split]
+        for index, each in zip(indices, self._analyses(split, indices), strict=True):
+            lengths = len(examples.inputs[index]), len(examples.targets[index]) - 1
+            if name in ("tense", "negation"):
+                label = each.tense if name == "tense" else ("negated" if each.is_negated else "affirmative")
+                found.append({"encoder": [label] * lengths[0], "decoder": [label] * lengths[1]})
+                continue
+            sides = (
+                (self.tokenizer, each.source, each.source_words),
+                (self.target_tokenizer, each.target, each.target_words),
+            )
+            source, target = (
+                [_feature(name, words, start) for _, start, _ in tokenizer.spans(text)]
+                for tokenizer, text, words in sides
+            )
+            # The source ends with an end token, and the decoder first reads the begin token.
+            labels: Labels = {"encoder": [*source, None], "decoder": [None, *target]}
+            cut = zip(labels.items(), lengths, strict=True)
+            found.append({stack: own[:length] for (stack, own), length in cut})
+        return found
+
+    def source_words(self, tokens: Sequence[int]) -> list[Word]:
+        return words_of(self.tokenizer, tokens)
+
+    def target_words(self, tokens: Sequence[int]) -> list[Word]:
+        return words_of(self.target_tokenizer, tokens)
+
+    def gold_links(self, split: str, indices: Sequence[int]) -> list[GoldLinks] | None:
+        if self.config.data is not None:
+            return None
+        return [GoldLinks(*each.links()) for each in self._analyses(split, indices)]
 
     def show_output(self, tokens: Sequence[int]) -> str:
         return self.target_tokenizer.decode(tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from glassformer.datasets.grammar.lexicon import PEOPLE_KINDS, Name, Pronoun, Tense, Verb
+from glassformer.datasets.grammar.origins import changed, described, head, helper, within
 from glassformer.datasets.grammar.tree import (
     Abroad,
     Age,
@@ -73,23 +74,27 @@ def _determiner(phrase: NounPhrase, following: str) -> str:
 def _possessive(owner: Nominal) -> list[str]:
     words = _nominal(owner)
     ending = "'" if owner.plural and words[-1].endswith("s") else "'s"
-    return [*words[:-1], words[-1] + ending]
+    return [*words[:-1], *helper("possessive", [changed(words[-1], words[-1] + ending)])]
 
 
 def _noun_phrase(phrase: NounPhrase) -> list[str]:
-    words = [word.english for word in phrase.adjectives]
-    words.append(phrase.noun.english_plural if phrase.plural else phrase.noun.english)
+    words: list[str] = []
+    for number, word in enumerate(phrase.adjectives):
+        words += head(f"adjective {number}", [word.english])
+    words += head("noun", [phrase.noun.english_plural if phrase.plural else phrase.noun.english])
     if phrase.number:
-        words.insert(0, phrase.number.english)
+        words[:0] = head("number", [phrase.number.english])
     if phrase.owner:
-        words = _possessive(phrase.owner) + words
+        words[:0] = within("owner", _possessive(phrase.owner))
     else:
         determiner = _determiner(phrase, words[0])
         if determiner:
-            words.insert(0, determiner)
+            words[:0] = head("determiner", [determiner])
+    words = described(words, phrase.gender, phrase.plural)
     if phrase.relative:
         of_people = isinstance(phrase.relative.subject, Gap) and phrase.noun.kind in PEOPLE_KINDS
-        words += ["who" if of_people else "that", *_clause(phrase.relative)]
+        words += head("relative pronoun", ["who" if of_people else "that"])
+        words += within("relative", _clause(phrase.relative))
     return words
 
 
@@ -97,37 +102,41 @@ def _nominal(nominal: Nominal, *, subject: bool = False) -> list[str]:
     if isinstance(nominal, NounPhrase):
         return _noun_phrase(nominal)
     if isinstance(nominal, Pronoun):
-        return [nominal.english if subject else nominal.english_object]
+        word = head("pronoun", [nominal.english if subject else nominal.english_object])
+        return described(word, nominal.known_gender, nominal.plural) if nominal.refers else word
     if isinstance(nominal, Name):
-        return [nominal.english]
+        return described(head("name", [nominal.english]), nominal.gender, nominal.plural)
     if isinstance(nominal, Pair):
-        return [*_nominal(nominal.first), "and", *_nominal(nominal.second)]
+        first, second = (within(name, _nominal(each)) for name, each in nominal.parts())
+        return [*first, *head("and", ["and"]), *second]
     return []
 
 
 def _complement(complement: Complement, plural: bool) -> list[str]:
     if isinstance(complement, Quality):
-        degree = [complement.degree.english] if complement.degree else []
-        return [*degree, complement.adjective.english]
+        degree = head("degree", [complement.degree.english]) if complement.degree else []
+        return [*degree, *head("adjective", [complement.adjective.english])]
     if isinstance(complement, Comparison):
-        adjective, standard = complement.adjective, _nominal(complement.standard)
+        adjective, standard = complement.adjective, within("standard", _nominal(complement.standard))
+        plain = head("adjective", [adjective.english])
         if complement.grade is AS:
-            return ["as", adjective.english, "as", *standard]
+            return [*head("grade", ["as"]), *plain, *head("than", ["as"]), *standard]
         if complement.grade is LESS:
-            return ["less", adjective.english, "than", *standard]
-        return [adjective.comparative, "than", *standard]
+            return [*head("grade", ["less"]), *plain, *head("than", ["than"]), *standard]
+        return [*head("adjective", [adjective.comparative]), *head("than", ["than"]), *standard]
     if isinstance(complement, Age):
-        return [complement.years.english, "years old"]
+        return [*head("number", [complement.years.english]), *head("years", ["years old"])]
     profession = complement.profession.english
     if plural:
-        return [profession + "s"]
-    return ["an" if _takes_an(profession) else "a", profession]
+        return head("profession", [profession + "s"])
+    return ["an" if _takes_an(profession) else "a", *head("profession", [profession])]
 
 
 def _adjunct(adjunct: Prepositional | Abroad) -> list[str]:
+    preposition = head("preposition", [adjunct.preposition.english])
     if isinstance(adjunct, Abroad):
-        return [adjunct.preposition.english, adjunct.country.english]
-    return [adjunct.preposition.english, *_nominal(adjunct.nominal)]
+        return [*preposition, *head("country", [adjunct.country.english])]
+    return [*preposition, *within("of", _nominal(adjunct.nominal))]
 
 
 # ---------------------------------------------------------------- clauses
@@ -141,64 +150,83 @@ def _verb_group(clause: Clause, person: int, asked: bool) -> tuple[list[str], li
     """Return the auxiliary verb (empty if none), and the other words of the verb with its adverbs."""
     verb, tense = clause.verb, clause.tense
     first, *rest = verb.english_words
+    rest = helper("verb", head("verb rest", rest))
     negated = clause.negation is NOT
-    between = [word.english for word in (clause.negation, clause.frequency) if word and word.english]
+    between: list[str] = []
+    for unit, word in (("negation", clause.negation), ("frequency", clause.frequency)):
+        between += head(unit, [word.english]) if word and word.english else []
     if clause.modal and clause.modal.english_negated:
-        return [clause.modal.english_negated if negated else clause.modal.english], [first, *rest]
+        form = clause.modal.english_negated if negated else clause.modal.english
+        modal = head("modal", [form])
+        return helper("negation", modal) if negated else modal, [*head("verb", [first]), *rest]
+    unit = "verb"
     if clause.modal:
         wish, *to = clause.modal.english.split(" ")
-        first, rest = wish, [*to, first, *rest]
+        rest = [*helper("modal", to), *head("verb", [first]), *rest]
+        first, unit = wish, "modal"
     if _is_progressive(clause):
-        return [_present("be", person)], [*between, _progressive(first), *rest]
+        return helper(unit, [_present("be", person)]), [*between, *head(unit, [_progressive(first)]), *rest]
     if tense is Tense.FUTURE:
-        return ["will"], [*between, first, *rest]
+        return helper(unit, ["will"]), [*between, *head(unit, [first]), *rest]
     finite = _present(first, person) if tense is Tense.PRESENT else _past(verb, person)
     if first == "be":
-        return [finite], [*between, *rest]
+        return head(unit, [finite]), [*between, *rest]
     if negated or asked:
         do = "did" if tense is Tense.PAST else _present("do", person)
-        return [do], [*between, first, *rest]
-    return [], [*between, finite, *rest]
+        return helper(unit, [do]), [*between, *head(unit, [first]), *rest]
+    return [], [*between, *head(unit, [finite]), *rest]
 
 
 def _clause(clause: Clause, *, asked: bool = False) -> list[str]:
     """Return the words of a clause. If `asked`, the auxiliary verb precedes the subject."""
-    subject = _nominal(clause.subject, subject=True)
+    subject = within("subject", _nominal(clause.subject, subject=True))
     agreement = clause.direct if clause.subject is THERE and clause.direct else clause.subject
     auxiliary, words = _verb_group(clause, agreement.person, asked)
-    words = [*auxiliary, *subject, *words] if asked else [*subject, *auxiliary, *words]
+    words = [*helper("question", auxiliary), *subject, *words] if asked else [*subject, *auxiliary, *words]
     if clause.direct:
-        words += _nominal(clause.direct)
+        words += within("direct", _nominal(clause.direct))
     if clause.indirect:
         if clause.verb.frame == "give":
-            words.append("to")
-        words += _nominal(clause.indirect)
+            words += head("to", ["to"])
+        words += within("indirect", _nominal(clause.indirect))
     if clause.complement:
-        words += _complement(clause.complement, clause.subject.plural)
-    for adjunct in clause.adjuncts:
-        words += _adjunct(adjunct)
+        words += within("complement", _complement(clause.complement, clause.subject.plural))
+    for number, adjunct in enumerate(clause.adjuncts):
+        words += within(f"adjunct {number}", _adjunct(adjunct))
     if clause.time is None:
         return words
-    return [clause.time.english + ",", *words] if clause.time_first else [*words, clause.time.english]
+    time = head("time", [clause.time.english + "," if clause.time_first else clause.time.english])
+    return [*time, *words] if clause.time_first else [*words, *time]
 
 
 def _front(question: Question | None) -> list[str]:
     if question is None or question.front is None:
         return []
     if isinstance(question.front, NounPhrase):
-        return _noun_phrase(question.front)
-    return [question.front.english]
+        return within("front", _noun_phrase(question.front))
+    return head("front", [question.front.english])
 
 
-def spell(sentence: Sentence) -> str:
+def words(sentence: Sentence) -> list[str]:
+    """Return the parts of the sentence in order; joined, they are its text."""
     main, question, second = sentence.main, sentence.question, sentence.second
     asked = question is not None and not question.of_subject
-    text = " ".join([*_front(question), *_clause(main, asked=asked)])
+    found = _spaced([*_front(question), *_clause(main, asked=asked)])
     if second and sentence.link:
         if sentence.link.english_present:
             second = second._replace(tense=Tense.PRESENT)
-        comma = "," if sentence.link.comma else ""
-        text = f"{text}{comma} {sentence.link.english} {' '.join(_clause(second))}"
+        link = head("link", [sentence.link.english])
+        found += [", " if sentence.link.comma else " "]
+        found += _spaced([*link, *within("second", _clause(second))])
     if sentence.address:
-        text = f"{sentence.address.english}, {text}"
-    return text[0].upper() + text[1:] + ("?" if question else ".")
+        found[:0] = [*head("address", [sentence.address.english + ","]), " "]
+    first = changed(found[0], found[0][0].upper() + found[0][1:])
+    return [first, *found[1:], *head("end", ["?" if question else "."])]
+
+
+def _spaced(found: list[str]) -> list[str]:
+    return [part for word in found for part in (word, " ")][:-1]
+
+
+def spell(sentence: Sentence) -> str:
+    return "".join(words(sentence))

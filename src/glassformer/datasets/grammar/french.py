@@ -8,6 +8,7 @@ from functools import cache
 from itertools import pairwise
 
 from glassformer.datasets.grammar.lexicon import Adjective, Gender, Name, Pronoun, Tense
+from glassformer.datasets.grammar.origins import changed, described, head, helper, merged, within
 from glassformer.datasets.grammar.tree import (
     Abroad,
     Age,
@@ -97,15 +98,19 @@ _ELIDED = frozenset({"je", "me", "te", "se", "le", "la", "ne", "de", "que"})
 
 def join(words: Sequence[str]) -> str:
     """Join words into text with French elision: l'homme, qu'Anna, s'il."""
-    joined: list[str] = []
+    return "".join(elided(words))
+
+
+def elided(words: Sequence[str]) -> list[str]:
+    """Return the parts of a text with French elision, in order: words, and the spaces between them."""
+    parts: list[str] = []
     for word, following in pairwise(words):
-        if word in _ELIDED and opens_with_vowel(following):
-            joined.append(word[:-1] + "'")
-        elif word == "si" and following in ("il", "ils"):
-            joined.append("s'")
+        is_si = word == "si" and following in ("il", "ils")
+        if is_si or (word in _ELIDED and opens_with_vowel(following)):
+            parts.append(changed(word, word[:-1] + "'"))
         else:
-            joined.append(word + " ")
-    return "".join(joined) + words[-1]
+            parts += [word, " "]
+    return [*parts, words[-1]]
 
 
 # ---------------------------------------------------------------- phrases
@@ -127,35 +132,42 @@ def _determiner(phrase: NounPhrase, following: str, adjective_first: bool) -> li
 
 def _noun_phrase(phrase: NounPhrase) -> list[str]:
     noun, gender, plural = phrase.noun, phrase.noun.gender, phrase.plural
-    words = [noun.french_plural if plural else noun.french]
+    words = head("noun", [noun.french_plural if plural else noun.french])
     adjective_first = False
-    for adjective in phrase.adjectives:
+    for index, adjective in enumerate(phrase.adjectives):
+        unit = f"adjective {index}"
         form = adjective_form(adjective, gender, plural)
         if not adjective.before_noun:
-            words.append(form)
+            words += head(unit, [form])
             continue
         if gender == "m" and not plural and opens_with_vowel(words[0]):
             form = adjective.masculine_before_vowel
-        words.insert(0, form)
+        words[:0] = head(unit, [form])
         adjective_first = True
     if phrase.number:
-        words.insert(0, phrase.number.masculine if gender == "m" else phrase.number.feminine)
-    words[:0] = _determiner(phrase, words[0], adjective_first)
+        form = phrase.number.masculine if gender == "m" else phrase.number.feminine
+        words[:0] = head("number", [form])
+    words[:0] = head("determiner", _determiner(phrase, words[0], adjective_first))
+    words = described(words, gender, plural)
     if phrase.owner:
-        words += _after("de", phrase.owner)
+        (preposition,) = helper("owner.possessive", ["de"])
+        words += _after(preposition, phrase.owner, "owner")
     if phrase.relative:
         words += _relative(phrase.relative)
     return words
 
 
 def _relative(clause: Clause) -> list[str]:
+    preposition: list[str] = []
     if isinstance(clause.subject, Gap):
-        pronoun = ["qui"]
+        pronoun = "qui"
     elif isinstance(clause.direct, Gap):
-        pronoun = ["que"]
+        pronoun = "que"
+    elif clause.verb.frame == "of":
+        pronoun = "dont"
     else:
-        pronoun = ["dont"] if clause.verb.frame == "of" else ["à", "qui"]
-    return pronoun + _clause(clause)
+        preposition, pronoun = helper("relative pronoun", ["à"]), "qui"
+    return [*preposition, *head("relative pronoun", [pronoun]), *within("relative", _clause(clause))]
 
 
 def _nominal(nominal: Nominal) -> list[str]:
@@ -163,53 +175,65 @@ def _nominal(nominal: Nominal) -> list[str]:
     if isinstance(nominal, NounPhrase):
         return _noun_phrase(nominal)
     if isinstance(nominal, Name):
-        return [nominal.english]
+        return described(head("name", [nominal.english]), nominal.gender, nominal.plural)
     if isinstance(nominal, Pronoun):
-        return [nominal.strong]
+        return _pronoun(nominal, nominal.strong)
     if isinstance(nominal, Pair):
-        return [*_nominal(nominal.first), "et", *_nominal(nominal.second)]
+        first, second = (within(name, _nominal(each)) for name, each in nominal.parts())
+        return [*first, *head("and", ["et"]), *second]
     return []
+
+
+def _pronoun(pronoun: Pronoun, form: str) -> list[str]:
+    mark = helper if pronoun is THERE else head
+    word = mark("pronoun", [form])
+    return described(word, pronoun.known_gender, pronoun.plural) if pronoun.refers else word
 
 
 _CONTRACTED = {"à": {"le": "au", "les": "aux"}, "de": {"le": "du", "les": "des"}}
 
 
-def _after(preposition: str, nominal: Nominal) -> list[str]:
+def _after(preposition: str, nominal: Nominal, unit: str) -> list[str]:
     """Return the words of a nominal after `à` or `de`, contracted with the article: au, aux, du, des."""
     if isinstance(nominal, Pair):
-        return [*_after(preposition, nominal.first), "et", *_after(preposition, nominal.second)]
+        first, second = (_after(preposition, each, f"{unit}.{name}") for name, each in nominal.parts())
+        return [*first, *head(f"{unit}.and", ["et"]), *second]
     if preposition == "de" and isinstance(nominal, NounPhrase) and nominal.determiner.dropped_after_de:
         nominal = nominal._replace(determiner=BARE)
-    article, *rest = _nominal(nominal)
+    article, *rest = within(unit, _nominal(nominal))
     if article in _CONTRACTED[preposition] and not (article == "le" and opens_with_vowel(rest[0])):
-        return [_CONTRACTED[preposition][article], *rest]
+        return [merged(preposition, article, _CONTRACTED[preposition][article]), *rest]
     return [preposition, article, *rest]
 
 
 def _complement(complement: Complement, gender: Gender, plural: bool) -> list[str]:
     if isinstance(complement, Quality):
         form = adjective_form(complement.adjective, gender, plural)
-        return [complement.degree.french, form] if complement.degree else [form]
+        degree = head("degree", [complement.degree.french]) if complement.degree else []
+        return [*degree, *head("adjective", [form])]
     if isinstance(complement, Comparison):
-        adjective, standard = complement.adjective, _nominal(complement.standard)
+        adjective, standard = complement.adjective, within("standard", _nominal(complement.standard))
+        standard = [*head("than", ["que"]), *standard]
         if complement.grade is MORE and adjective.comparative_masculine:
             better = agree(adjective.comparative_masculine, adjective.comparative_feminine, gender, plural)
-            return [better, "que", *standard]
-        return [complement.grade.french, adjective_form(adjective, gender, plural), "que", *standard]
+            return [*head("adjective", [better]), *standard]
+        grade = helper("adjective", head("grade", [complement.grade.french]))
+        return [*grade, *head("adjective", [adjective_form(adjective, gender, plural)]), *standard]
     if isinstance(complement, Age):
-        return [complement.years.masculine, "ans"]
+        return [*head("number", [complement.years.masculine]), *head("years", ["ans"])]
     profession = complement.profession
-    return [agree(profession.masculine, profession.feminine, gender, plural)]
+    return head("profession", [agree(profession.masculine, profession.feminine, gender, plural)])
 
 
 def _adjunct(adjunct: Prepositional | Abroad) -> list[str]:
     if isinstance(adjunct, Abroad):
         country = adjunct.country
-        return [country.origin if adjunct.preposition is FROM else country.inside, country.french]
-    *head, preposition = adjunct.preposition.french.split(" ")
-    if preposition in _CONTRACTED:
-        return [*head, *_after(preposition, adjunct.nominal)]
-    return [*head, preposition, *_nominal(adjunct.nominal)]
+        preposition = country.origin if adjunct.preposition is FROM else country.inside
+        return [*head("preposition", [preposition]), *head("country", [country.french])]
+    *first, last = head("preposition", adjunct.preposition.french.split(" "))
+    if last in _CONTRACTED:
+        return [*first, *_after(last, adjunct.nominal, "of")]
+    return [*first, last, *within("of", _nominal(adjunct.nominal))]
 
 
 # ---------------------------------------------------------------- clauses
@@ -220,13 +244,13 @@ _REFLEXIVES = ("me", "te", "se", "nous", "vous", "se")
 def _clitics(clause: Clause) -> list[str]:
     """Return the pronouns before the verb in French order: me le, te la, le lui, les leur."""
     if clause.subject is THERE:
-        return ["y"]
-    clitics = [_REFLEXIVES[clause.subject.person]] if clause.verb.reflexive else []
+        return helper("verb", helper("subject.pronoun", ["y"]))
+    clitics = helper("verb", [_REFLEXIVES[clause.subject.person]]) if clause.verb.reflexive else []
     if isinstance(clause.direct, Pronoun):
-        clitics.append(clause.direct.direct)
+        clitics += within("direct", _pronoun(clause.direct, clause.direct.direct))
     if isinstance(clause.indirect, Pronoun):
-        third_person = clause.indirect.person in (2, 5)
-        clitics.insert(len(clitics) if third_person else 0, clause.indirect.indirect)
+        at = len(clitics) if clause.indirect.person in (2, 5) else 0
+        clitics[at:at] = within("indirect", _pronoun(clause.indirect, clause.indirect.indirect))
     return clitics
 
 
@@ -244,41 +268,43 @@ def _verb_group(clause: Clause) -> list[str]:
     verb, person, clitics = clause.verb, clause.subject.person, _clitics(clause)
     tail: list[str] = []
     if clause.modal:
-        finite = present(clause.modal.french, person)
-        tail = [*clitics, verb.french]
+        finite = head("modal", [present(clause.modal.french, person)])
+        tail = [*clitics, *head("verb", [verb.french])]
         clitics = []
     elif clause.tense is Tense.PRESENT:
-        finite = present(verb.french, person)
+        finite = head("verb", [present(verb.french, person)])
     elif clause.tense is Tense.FUTURE:
-        finite = future(verb.french, person)
+        finite = head("verb", [future(verb.french, person)])
     elif verb.stative:
-        finite = imperfect(verb.french, person)
+        finite = head("verb", [imperfect(verb.french, person)])
     else:
-        finite = present("être" if verb.with_etre else "avoir", person)
-        tail = [_participle(clause)]
-    words = [*clitics, finite]
+        finite = helper("verb", [present("être" if verb.with_etre else "avoir", person)])
+        tail = head("verb", [_participle(clause)])
+    words = [*clitics, *finite]
     if clause.negation:
-        words = ["ne", *words, clause.negation.french]
+        words = [*helper("negation", ["ne"]), *words, *head("negation", [clause.negation.french])]
     if clause.frequency:
-        words.append(clause.frequency.french)
-    return [*words, *tail, *verb.french_rest]
+        words += head("frequency", [clause.frequency.french])
+    return [*words, *tail, *helper("verb", head("verb rest", verb.french_rest))]
 
 
 def _clause(clause: Clause) -> list[str]:
     subject = clause.subject
-    words = [subject.french] if isinstance(subject, Pronoun) else _nominal(subject)
-    words += _verb_group(clause)
+    words = _pronoun(subject, subject.french) if isinstance(subject, Pronoun) else _nominal(subject)
+    words = [*within("subject", words), *_verb_group(clause)]
     if clause.direct and not isinstance(clause.direct, Pronoun):
-        words += _nominal(clause.direct)
+        words += within("direct", _nominal(clause.direct))
     if clause.indirect and not isinstance(clause.indirect, Pronoun | Gap):
-        words += _after("de" if clause.verb.frame == "of" else "à", clause.indirect)
+        (preposition,) = head("to", ["de" if clause.verb.frame == "of" else "à"])
+        words += _after(preposition, clause.indirect, "indirect")
     if clause.complement:
-        words += _complement(clause.complement, subject.gender, subject.plural)
-    for adjunct in clause.adjuncts:
-        words += _adjunct(adjunct)
+        words += within("complement", _complement(clause.complement, subject.gender, subject.plural))
+    for number, adjunct in enumerate(clause.adjuncts):
+        words += within(f"adjunct {number}", _adjunct(adjunct))
     if clause.time is None:
         return words
-    return [clause.time.french + ",", *words] if clause.time_first else [*words, clause.time.french]
+    time = head("time", [clause.time.french + "," if clause.time_first else clause.time.french])
+    return [*time, *words] if clause.time_first else [*words, *time]
 
 
 def _question(sentence: Sentence) -> list[str]:
@@ -287,19 +313,27 @@ def _question(sentence: Sentence) -> list[str]:
         return _clause(main)
     front: list[str] = []
     if isinstance(question.front, NounPhrase):
-        front = _noun_phrase(question.front)
+        front = within("front", _noun_phrase(question.front))
     elif question.front is not None:
-        front = [question.front.french]
+        front = head("front", [question.front.french])
     if question.short:
-        return [*front, *_verb_group(main), *_nominal(main.subject)]
-    return [*front, "est-ce", "que", *_clause(main)]
+        return [*front, *_verb_group(main), *within("subject", _nominal(main.subject))]
+    return [*front, *helper("question", ["est-ce", "que"]), *_clause(main)]
+
+
+def words(sentence: Sentence) -> list[str]:
+    """Return the parts of the sentence in order; joined, they are its text."""
+    found = elided(_question(sentence))
+    if sentence.second and sentence.link:
+        link = head("link", sentence.link.french.split(" "))
+        found += [", " if sentence.link.comma else " "]
+        found += elided([*link, *within("second", _clause(sentence.second))])
+    if sentence.address:
+        found[:0] = [*head("address", [sentence.address.french + ","]), " "]
+    first = changed(found[0], found[0][0].upper() + found[0][1:])
+    end = [" ", *head("end", ["?"])] if sentence.question else head("end", ["."])
+    return [first, *found[1:], *end]
 
 
 def spell(sentence: Sentence) -> str:
-    text = join(_question(sentence))
-    if sentence.second and sentence.link:
-        comma = "," if sentence.link.comma else ""
-        text += comma + " " + join([*sentence.link.french.split(" "), *_clause(sentence.second)])
-    if sentence.address:
-        text = f"{sentence.address.french}, {text}"
-    return text[0].upper() + text[1:] + (" ?" if sentence.question else ".")
+    return "".join(words(sentence))

@@ -120,6 +120,16 @@ class Pronoun:
     gender: Gender
     plural: bool
 
+    @property
+    def known_gender(self) -> Gender | None:
+        """Gender of a third person; None for `I`, `we` and `you`, which show none."""
+        return self.gender if self.person in (2, 5) else None
+
+    @property
+    def refers(self) -> bool:
+        """False for `there` and `who`, which refer to nothing that has a number."""
+        return bool(self.direct)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Name:

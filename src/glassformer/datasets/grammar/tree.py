@@ -62,6 +62,9 @@ class Pair:
     person: ClassVar[int] = 5
     plural: ClassVar[bool] = True
 
+    def parts(self) -> tuple[tuple[str, NounPhrase | Name], ...]:
+        return ("first", self.first), ("second", self.second)
+
     @property
     def gender(self) -> Gender:
         return "f" if self.first.gender == self.second.gender == "f" else "m"
