@@ -64,6 +64,17 @@ def test_heads_are_measured_once(client: TestClient, runs: Path) -> None:
     assert client.get("/api/runs/tiny/heads").status_code == 204
 
 
+def test_what_carries_an_output(client: TestClient, runs: Path) -> None:
+    run = Run(runs / "tiny")
+    patched = ask(client, "patch", input=INPUT, sites=["*.residual_post"])
+    expected = finite(run.patch(INPUT, sites=["*.residual_post"]).document())
+    assert rounded({key: patched[key] for key in expected}) == rounded(expected)
+    attributed = ask(client, "attribute", input=INPUT, matrix=False)
+    expected = finite(run.attribute(INPUT).document())
+    assert rounded({key: attributed[key] for key in expected}) == rounded(expected)
+    assert "position" in client.get("/api/runs/tiny").json()["labels"]
+
+
 @pytest.mark.parametrize("ablation", ["zero", "mean"])
 def test_a_head_is_ablated(client: TestClient, runs: Path, ablation: str) -> None:
     target = {"kind": "head", "layer": 0, "head": 1, "ablation": ablation}
@@ -92,6 +103,12 @@ def test_an_edge_cut_and_a_token_hidden(client: TestClient, runs: Path) -> None:
         ("intervene", {"kind": "token", "input": INPUT, "key": 99}),
         ("intervene", {"kind": "head", "examples": 10**9}),
         ("intervene", {"kind": "head", "ablation": "gently"}),
+        ("patch", {"input": INPUT, "corrupted": "1 2"}),
+        ("patch", {"input": INPUT, "sites": ["*.nothing"]}),
+        ("attribute", {"input": INPUT, "method": "guess"}),
+        ("attribute", {"input": INPUT, "output": 99}),
+        ("align", {"input": INPUT}),
+        ("probe", {"label": "nothing"}),
         ("trace", {"input": "x y z"}),
         ("trace", {"alternatives": 0}),
         ("trace", {"decoding": {"kind": "beam", "size": 10**9}}),
@@ -199,6 +216,9 @@ def test_a_film(client: TestClient, runs: Path) -> None:
         ("intervene", {"kind": "head", "head": 1, "ablation": "zero", "examples": 8, "input": INPUT}),
         ("intervene", {"kind": "edge", "input": INPUT, "query": 1, "key": 4}),
         ("intervene", {"kind": "token", "input": INPUT, "key": 2, "examples": 8}),
+        ("patch", {"input": INPUT, "sites": ["*.heads"], "noising": True}),
+        ("attribute", {"input": INPUT, "output": 1, "method": "occlusion"}),
+        ("probe", {"label": "position", "examples": 12}),
     ],
 )
 def test_the_command_gives_the_same(

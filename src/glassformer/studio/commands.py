@@ -8,7 +8,18 @@ from pathlib import Path
 from glassformer.core.config import format_value
 from glassformer.runs.commands import command, plugin_arguments
 from glassformer.runs.folder import CONFIG, RunFolder
-from glassformer.studio.messages import AttentionBody, Decoding, HeadsBody, InterveneBody, LensBody, TraceBody
+from glassformer.studio.messages import (
+    AttentionBody,
+    AttributeBody,
+    Decoding,
+    HeadsBody,
+    InputBody,
+    InterveneBody,
+    LensBody,
+    PatchBody,
+    ProbeBody,
+    TraceBody,
+)
 from glassformer.studio.runs import display_path
 
 
@@ -35,15 +46,15 @@ class Commands:
             *(["--rollout"] if body.rollout else []),
             *("--out", "map.png"),
         ]
-        return self._command("attention", folder, body.checkpoint, options, body.input)
+        return self._command("attention", folder, body.checkpoint, options, *_texts(body))
 
     def trace(self, folder: RunFolder, body: TraceBody) -> str:
         options = [*_decoding(body.decoding), "--alternatives", str(body.alternatives)]
-        return self._command("trace", folder, body.checkpoint, options, body.input)
+        return self._command("trace", folder, body.checkpoint, options, *_texts(body))
 
     def lens(self, folder: RunFolder, body: LensBody) -> str:
         options = ["--lens", "--alternatives", str(body.alternatives)]
-        return self._command("trace", folder, body.checkpoint, options, body.input)
+        return self._command("trace", folder, body.checkpoint, options, *_texts(body))
 
     def heads(self, folder: RunFolder, body: HeadsBody) -> str:
         return self._command("heads", folder, body.checkpoint, ["--examples", str(body.examples)])
@@ -56,7 +67,31 @@ class Commands:
             "token": ["--token", str(body.key)],
         }[body.kind]
         options = [*change, *_option("--examples", body.examples)]
-        return self._command("intervene", folder, body.checkpoint, options, body.input)
+        return self._command("intervene", folder, body.checkpoint, options, *_texts(body))
+
+    def patch(self, folder: RunFolder, body: PatchBody) -> str:
+        options = [
+            *(["--noising"] if body.noising else []),
+            *(["--sites", *body.sites] if body.sites else []),
+        ]
+        texts = [text for text in (body.input, body.corrupted) if text is not None]
+        return self._command("patch", folder, body.checkpoint, options, *texts)
+
+    def attribute(self, folder: RunFolder, body: AttributeBody) -> str:
+        options = [
+            *("--method", body.method),
+            *_option("--output", body.output),
+            *_option("--rather-than", body.rather_than),
+            *(["--matrix"] if body.matrix else []),
+        ]
+        return self._command("attribute", folder, body.checkpoint, options, *_texts(body))
+
+    def align(self, folder: RunFolder, body: InputBody, text: str) -> str:
+        return self._command("align", folder, body.checkpoint, [], text)
+
+    def probe(self, folder: RunFolder, body: ProbeBody) -> str:
+        options = ["--examples", str(body.examples)]
+        return self._command("probe", folder, body.checkpoint, options, body.label)
 
     def _command(
         self,
@@ -64,7 +99,7 @@ class Commands:
         folder: RunFolder,
         checkpoint: str | None,
         options: Sequence[str],
-        text: str | None = None,
+        *texts: str,
     ) -> str:
         words = [
             display_path(folder.path),
@@ -73,7 +108,11 @@ class Commands:
             *self.plugin_arguments,
         ]
         # After --, an input that begins with a minus is not an option.
-        return command(verb, *(words if text is None else [*words, "--", text]))
+        return command(verb, *([*words, "--", *texts] if texts else words))
+
+
+def _texts(body: InputBody) -> list[str]:
+    return [] if body.input is None else [body.input]
 
 
 def _option(name: str, value: object) -> list[str]:

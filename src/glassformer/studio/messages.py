@@ -74,6 +74,27 @@ class InterveneBody(InputBody):
     examples: Examples | None = None
 
 
+class PatchBody(InputBody):
+    corrupted: Text | None = None
+    """Input that the activations are copied into; None for `input` with one token changed."""
+    sites: Annotated[list[Name], Field(min_length=1, max_length=64)] | None = None
+    noising: bool = False
+
+
+class AttributeBody(InputBody):
+    method: Literal["integrated-gradients", "gradient-input", "occlusion", "logits"] = "integrated-gradients"
+    output: Number | None = None
+    rather_than: Name | None = None
+    matrix: bool = False
+    """True to attribute every generated token of an encoder-decoder to every input token."""
+
+
+class ProbeBody(Node):
+    label: Name
+    checkpoint: Name | None = None
+    examples: Annotated[int, Field(ge=10, le=limits.EXAMPLES)] = 200
+
+
 class FormBody(Node):
     source: Name
     values: Values = Field(default_factory=dict)

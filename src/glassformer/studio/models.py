@@ -25,17 +25,31 @@ from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.core.registry import kinds
 from glassformer.generation import DecodingConfig
 from glassformer.inspection.attribution import rollout
+from glassformer.inspection.examples import first_input
 from glassformer.inspection.maps import AttentionMaps
+from glassformer.inspection.patching import Direction
+from glassformer.inspection.probes import label_names
 from glassformer.inspection.record import attentions
 from glassformer.inspection.statistics import explain
 from glassformer.models.base import Model
+from glassformer.models.task_types import Seq2Seq
 from glassformer.plotting.page import describe
 from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import CONFIG, RunFolder
 from glassformer.runs.run import Run
 from glassformer.studio import limits
 from glassformer.studio.maps import MEDIA_TYPES, exact_rows, export_bytes, map_bytes
-from glassformer.studio.messages import AttentionBody, HeadsBody, InterveneBody, LensBody, TraceBody
+from glassformer.studio.messages import (
+    AttentionBody,
+    AttributeBody,
+    HeadsBody,
+    InputBody,
+    InterveneBody,
+    LensBody,
+    PatchBody,
+    ProbeBody,
+    TraceBody,
+)
 from glassformer.tasks.base import CausalLMTask, Task, evaluated_rows, mark_unknown
 from glassformer.web.limits import RETRY_SECONDS
 from glassformer.web.messages import bytes_reply, error_document, json_reply, query_number, read_body, refusal
@@ -197,7 +211,9 @@ LOADING_SECONDS = 1.0
 """Seconds that a request waits for a model to load. Then the reply is pending, and the page asks again."""
 
 UNKNOWN: dict[str, Any] = {
-    **dict.fromkeys(("sites", "examples", "decoding", "generates", "max_length", "explanations")),
+    **dict.fromkeys(
+        ("sites", "examples", "decoding", "generates", "has_source", "labels", "max_length", "explanations")
+    ),
     "is_pending": True,
 }
 
@@ -244,6 +260,8 @@ def _describe_model(studio: Studio, folder: RunFolder) -> dict[str, Any]:
         "examples": _examples(task),
         "decoding": sorted(kinds(DecodingConfig)) if generates else [],
         "generates": generates,
+        "has_source": isinstance(task.task_type, Seq2Seq),
+        "labels": label_names(task),
         "max_length": getattr(task.task_type, "max_length", None),
         "explanations": {site: explain(site, task.pattern_explanations) for site in _sites(model)},
         "is_pending": False,
@@ -372,6 +390,41 @@ def _intervene(studio: Studio, folder: RunFolder, body: InterveneBody) -> dict[s
     return effects.document() | {"command": studio.commands.intervene(folder, body)}
 
 
+def _patch(studio: Studio, folder: RunFolder, body: PatchBody) -> dict[str, Any]:
+    run = studio.loaded.get(folder, body.checkpoint)
+    direction: Direction = "noising" if body.noising else "denoising"
+    found = run.patch(body.input, body.corrupted, sites=body.sites, direction=direction)
+    return found.document() | {"command": studio.commands.patch(folder, body)}
+
+
+def _attribute(studio: Studio, folder: RunFolder, body: AttributeBody) -> dict[str, Any]:
+    run = studio.loaded.get(folder, body.checkpoint)
+    found = run.attribute(body.input, body.method, output=body.output, rather_than=body.rather_than)
+    document = found.document() | {"command": studio.commands.attribute(folder, body)}
+    if not body.matrix or body.method == "logits":
+        return document
+    outputs, matrix = run.attribution_matrix(body.input, body.method)
+    return document | {"outputs": outputs, "matrix": matrix.tolist()}
+
+
+def _align(studio: Studio, folder: RunFolder, body: InputBody) -> dict[str, Any]:
+    run = studio.loaded.get(folder, body.checkpoint)
+    text = first_input(run.task)[1] if body.input is None else body.input
+    return run.align(text).document() | {"command": studio.commands.align(folder, body, text)}
+
+
+def _probe(studio: Studio, folder: RunFolder, body: ProbeBody) -> dict[str, Any]:
+    """Fit probes of one label to all positions of a site together, which is what a chart by layer needs."""
+    run = studio.loaded.get(folder, body.checkpoint)
+    key = studio.loaded.key(folder, body.checkpoint), body.label, body.examples
+    known = studio.heads.get(key)
+    if known is None:
+        found = run.probe(body.label, examples=body.examples)
+        known = found.document() | {"command": studio.commands.probe(folder, body)}
+        studio.heads.add(key, known)
+    return known
+
+
 async def map_cells(studio: Studio, request: Request) -> Response:
     return await studio.read(lambda: bytes_reply(request, map_bytes(*_asked(studio, request)), BINARY))
 
@@ -409,3 +462,7 @@ trace = _route(TraceBody, _trace)
 lens = _route(LensBody, _lens)
 heads = _route(HeadsBody, _heads)
 intervene = _route(InterveneBody, _intervene)
+patch = _route(PatchBody, _patch)
+attribute = _route(AttributeBody, _attribute)
+align = _route(InputBody, _align)
+probe = _route(ProbeBody, _probe)

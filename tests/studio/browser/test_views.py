@@ -225,7 +225,54 @@ def test_the_probe_shows_an_input_error(open_page: OpenPage) -> None:
     page.see(".failure", "nonsense")
 
 
+def test_explain_answers_what_carries_an_output(open_page: OpenPage) -> None:
+    page = open_page("#/explain/writing?input=3 %2B 4")
+    # Attributions: pointing at a generated token colours the input tokens that it depends on.
+    page.see(".generated .coloured .token")
+    page.page.locator(".generated > .coloured .token").nth(1).hover()
+    page.see(".of-output .note", "what carries")
+    assert check_exports(page, "Which input tokens carry the output?")[0][:3] == [
+        "position",
+        "token",
+        "value",
+    ]
+    # Patching: arrow keys move between the cells of the grid.
+    grid = page.see(".grid-figure")
+    cells = check_exports(page, "Where does the model compute it?")
+    assert cells[0] == ["site", "cell", "label", "effect", "gradient"]
+    assert {row[0] for row in cells[1:]} >= {"encoder.embedding", "encoder.0.residual_post"}
+    grid.focus()
+    for _ in range(30):
+        grid.press("ArrowLeft")
+        grid.press("ArrowUp")
+    page.see(".effect-grid [role=status]", "encoder.embedding")
+    page.see(".check", "everything copied gives 1.000 (1), nothing 0.000 (0)")
+    page.page.get_by_label("Copy", exact=True).select_option("heads")
+    page.see(".effect-grid [role=status]", "head")
+    # Alignment: one line per link.
+    page.see(".alignment")
+    links = check_exports(page, "Which words belong together?")
+    assert page.page.locator(".alignment line").count() == len(links) - 1
+    # Probes take longer, so they wait for a click.
+    page.page.get_by_role("button", name="Fit probes").click()
+    page.see(".explain .bar-legend", "control task")
+    assert check_exports(page, "What can be read from each layer?")[0][0] == "site"
+    page.until("() => location.hash.includes('label=') && location.hash.includes('part=heads')")
+
+
+def test_pointing_at_a_token_colours_what_it_reads(open_page: OpenPage) -> None:
+    page = open_page("#/inspect/watched?layer=0&head=1")
+    page.see(".token-strip .note", "reads most from")
+    tokens = page.page.locator(".token-strip .token")
+    tokens.nth(2).focus()
+    page.see(".token-strip .is-here")
+    page.until("() => document.querySelectorAll('.token-strip .token')[2].classList.contains('is-here')")
+    shares = [float(of.evaluate("of => of.style.getPropertyValue('--share')")) for of in tokens.all()]
+    assert max(shares) == 1 and min(shares) >= 0
+
+
 RESULTS = {
+    "#/explain/watched": (".signed-bars", "Input"),
     "#/inspect/watched": (".map-canvas", "Input"),
     "#/probe/watched": (".output .best", "Input"),
     "#/film/watched": (".map-canvas", "Input"),
@@ -286,6 +333,7 @@ def test_buttons_have_names(open_page: OpenPage) -> None:
         "#/runs": "table.runs",
         "#/inspect/watched": "[aria-label='Next head']",
         "#/probe/writing": ".output .best",
+        "#/explain/writing": ".alignment",
         "#/film/watched": ".map-canvas",
         "#/compare?a=watched": ".map-canvas",
     }.items():
@@ -423,6 +471,7 @@ def test_every_view_fits_a_narrow_window(open_page: OpenPage) -> None:
         "#/run/watched": "table.options",
         "#/inspect/writing?hint=lens": "table.lens",
         "#/probe/writing": ".output .best",
+        "#/explain/writing": ".alignment",
         "#/film/watched": ".map-canvas",
         "#/compare?a=watched": ".map-canvas",
     }

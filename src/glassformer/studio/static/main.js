@@ -9,6 +9,7 @@ import { isDark } from "./painting.js";
 import { here, link, takeToken } from "./route.js";
 import { empty, failure, skeleton } from "./states.js";
 import { showCompare } from "./view-compare.js";
+import { showExplain } from "./view-explain.js";
 import { showFilm } from "./view-film.js";
 import { showInspector } from "./view-inspect.js";
 import { showNew } from "./view-new.js";
@@ -21,6 +22,7 @@ const VIEWS = {
   run: { title: "Run", show: showRun, of: "runs" },
   new: { title: "New run", show: showNew, of: "runs" },
   inspect: { title: "Inspector", show: showInspector, needsRun: true },
+  explain: { title: "Explain", show: showExplain, needsRun: true },
   probe: { title: "Probe", show: showProbe, needsRun: true },
   film: { title: "Film", show: showFilm, needsRun: true },
   compare: { title: "Compare", show: showCompare },

@@ -1,4 +1,4 @@
-// Attention of one decoding step as strips of tokens, one strip per head.
+// Attention as strips of tokens: of one decoding step with one strip per head, or of the token that is pointed at.
 
 import { choice, field, make } from "./dom.js";
 import { currentScale } from "./maps.js";
@@ -8,6 +8,9 @@ import { chosenIn } from "./subject.js";
 import { failure, skeleton } from "./states.js";
 
 const MAX_TOKENS = 60;
+
+/** Number of tokens above which nobody reads them as text. */
+const MAX_READ = 200;
 
 export class AttentionRow {
   constructor(signal) {
@@ -76,6 +79,49 @@ export class AttentionRow {
     const text = `head ${site.heads[head]} attends most to “${site.keys[best]}”, ${scale.valueOf(row[best]).toFixed(2)}`;
     canvas.setAttribute("aria-label", text);
     return make("div.strip", {}, make("span.label", {}, `head ${site.heads[head]}`), canvas, make("span.note", { title: text }, `${site.keys[best]} ${scale.valueOf(row[best]).toFixed(2)}`));
+  }
+}
+
+/** Tokens of a map as text: pointing at a query colours the keys by what the chosen head reads from it. */
+export class TokenStrip {
+  constructor(detail, signal) {
+    Object.assign(this, { detail, signal, at: 0 });
+    this.element = make("div.token-strip");
+  }
+
+  /** Show the tokens of the chosen map, or nothing if there are too many to read. */
+  show() {
+    const { detail } = this, [name] = detail.chosen, site = detail.source.sites[name];
+    this.element.replaceChildren();
+    if (site.keys.length > MAX_READ || site.queries.length > MAX_READ) return;
+    const token = (text, index, properties) => make("span.token", { role: "listitem", ...properties(index) }, text || "∅");
+    const read = (index) => ({ tabIndex: 0, onpointerenter: () => this.colour(index), onfocus: () => this.colour(index) });
+    // One row if every token is both a query and a key.
+    const isSame = site.queries.length === site.keys.length && site.queries.every((text, index) => text === site.keys[index]);
+    this.queries = site.queries.map((text, index) => token(text, index, read));
+    this.keys = isSame ? this.queries : site.keys.map((text, index) => token(text, index, () => ({})));
+    this.note = make("p.note", { "aria-live": "polite" });
+    const row = (label, tokens) => make("div.coloured", { role: "list", "aria-label": label }, tokens);
+    this.element.replaceChildren(
+      make("h3", {}, "Point at a token to see what it reads"), row(site.query_axis, this.queries), ...(isSame ? [] : [row(site.key_axis ?? "keys", this.keys)]), this.note);
+    this.colour(Math.min(this.at, this.queries.length - 1));
+  }
+
+  async colour(query) {
+    this.at = query;
+    const { detail } = this, chosen = detail.chosen, site = detail.source.sites[chosen[0]], keys = site.keys.length;
+    const bytes = await detail.source.bytes(...chosen);
+    if (this.signal.aborted || this.at !== query || detail.chosen.some((of, index) => of !== chosen[index])) return;
+    const weights = Array.from(bytes.subarray(query * keys, (query + 1) * keys), (of) => detail.source.scale.valueOf(of));
+    const most = Math.max(...weights, 1e-12);
+    this.keys.forEach((of, index) => {
+      of.classList.add("is-positive");
+      of.style.setProperty("--share", String(weights[index] / most));
+      of.title = `${site.keys[index]}: ${weights[index].toFixed(3)}`;
+    });
+    this.queries.forEach((of, index) => of.classList.toggle("is-here", index === query));
+    const best = weights.indexOf(Math.max(...weights));
+    this.note.textContent = `“${site.queries[query]}” reads most from “${site.keys[best]}”: ${weights[best].toFixed(2)}`;
   }
 }
 

@@ -9,6 +9,7 @@ import { showChecks, showGrid } from "./overview.js";
 import { inputText, panel } from "./panel.js";
 import { go, here, link, remember, wholeNumber } from "./route.js";
 import { fill, inputWarning, working } from "./states.js";
+import { TokenStrip } from "./strip.js";
 import { chosenIn, goIfAccepted, loadRun, listenToKeys, makeDetail, requestOf, runNames, subjectBar } from "./subject.js";
 
 /** Number of layers, of all sites, above which the small maps are as tall as the large one. */
@@ -52,13 +53,14 @@ class Inspector {
     });
     this.tests = new TestPanel(name, request, this.detail, studio.metrics, signal);
     this.heads = new HeadPanel(name, request, this.detail, about.explanations ?? {}, signal);
+    this.tokens = new TokenStrip(this.detail, signal);
     const checks = make("div.checks.note", {});
     showChecks(checks, reply);
     this.map = panel("Map", {
       trust: "fact", files: source.files(() => this.detail.chosen), name: `${name}-attention`, command: reply.command,
       tools: this.turns(),
     }, inputWarning(reply.warning), make("p.reading", { title: [reply.about?.input, reply.about?.output].filter(Boolean).join(" → ") }, inputText(reply), reply.about?.output ? [make("span.arrow", {}, "→"), make("strong", {}, reply.about.output)] : null),
-    this.detail.element, make("p.caption", {}, studio.caption), checks);
+    this.detail.element, this.tokens.element, make("p.caption", {}, studio.caption), checks);
     const hints = new HintPanel(name, request, params, signal);
     // Two columns of similar height, with few or many small maps.
     const isTall = Object.values(source.sites).reduce((sum, { layers }) => sum + layers.length, 0) > MANY_LAYERS;
@@ -98,6 +100,7 @@ class Inspector {
     remember({ site, layer: String(of.layers[layer]), head: String(of.heads[head]), ...(this.detail.cell ? {} : { query: null, key: null }) });
     this.tests.show();
     this.heads.show();
+    this.tokens.show();
   }
 
   cellChosen({ row, column }) {
