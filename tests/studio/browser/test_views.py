@@ -253,8 +253,9 @@ def test_explain_answers_what_carries_an_output(open_page: OpenPage) -> None:
     page.see(".alignment")
     links = check_exports(page, "Which words belong together?")
     assert page.page.locator(".alignment line").count() == len(links) - 1
-    # Probes take longer, so they wait for a click.
-    page.page.get_by_role("button", name="Fit probes").click()
+    # Probes take longer, so they wait until somebody asks.
+    assert page.page.get_by_role("button", name="Fit probes").is_visible()
+    page.page.get_by_label("Label").select_option("sign")
     page.see(".explain .bar-legend", "control task")
     assert check_exports(page, "What can be read from each layer?")[0][0] == "site"
     page.until("() => location.hash.includes('label=') && location.hash.includes('part=heads')")
@@ -333,7 +334,7 @@ def test_buttons_have_names(open_page: OpenPage) -> None:
         "#/runs": "table.runs",
         "#/inspect/watched": "[aria-label='Next head']",
         "#/probe/writing": ".output .best",
-        "#/explain/writing": ".alignment",
+        "#/explain/writing?input=3 %2B 4": ".alignment",
         "#/film/watched": ".map-canvas",
         "#/compare?a=watched": ".map-canvas",
     }.items():
@@ -471,7 +472,7 @@ def test_every_view_fits_a_narrow_window(open_page: OpenPage) -> None:
         "#/run/watched": "table.options",
         "#/inspect/writing?hint=lens": "table.lens",
         "#/probe/writing": ".output .best",
-        "#/explain/writing": ".alignment",
+        "#/explain/writing?input=3 %2B 4": ".alignment",
         "#/film/watched": ".map-canvas",
         "#/compare?a=watched": ".map-canvas",
     }
