@@ -397,6 +397,11 @@ def test_the_film_moves_map_scores_and_loss_together(open_page: OpenPage) -> Non
     page.see(".film-step", last)
     page.see("button", "Play")  # it has reached the end
     assert check_exports(page, "Map")[0][0] == "site"
+    for route, name in (("#/film/watched", "Loss"), ("#/run/watched", "Curves")):
+        page.open(route)
+        page.see(f"section.panel[aria-label='{name}']")
+        # The curves of the existing run: to train it again would draw none.
+        assert re.fullmatch(r"glassformer report \S*watched --out report.html", command_of(page, name))
 
 
 _FILM_STATE = (
