@@ -12,6 +12,7 @@ from rich.console import Console
 
 from glassformer.cli import main
 from glassformer.cli.heads import _table as _heads_table
+from glassformer.cli.intervene import EXAMPLES as EDGE_EXAMPLES
 from glassformer.cli.output import Output
 from glassformer.cli.patch import _show as _show_patches
 from glassformer.cli.runs import _cell, _compare, _list
@@ -19,6 +20,7 @@ from glassformer.core.config import merge
 from glassformer.inspection.patching import PatchedSite, PatchResult
 from glassformer.interchange import TARGETS
 from glassformer.reports.summary import _options, read_run
+from glassformer.runs.experiment import resolve
 from glassformer.runs.folder import RunFolder
 from glassformer.studio.runs import _differences
 
@@ -117,6 +119,16 @@ def test_a_table_of_heads_has_whole_cells_in_80_columns() -> None:
         assert lines[-2].split() == ["(0.123)"] * 5 + ["(3.146)"] * 3
         assert all(word in stream.getvalue() for word in ("diagonal", "previous", "distance"))
         assert max(map(len, lines)) <= 80
+
+
+def test_the_example_edge_is_the_one_that_the_preset_needs() -> None:
+    """Output 2 of a reversal of 100 tokens is token 97. The example named token 15, which changes nothing."""
+    (example,) = [line for line in EDGE_EXAMPLES if "--edge" in line]
+    edge = next(word for word in example.split() if word.startswith("encoder:"))
+    query, key = map(int, edge.split(":")[3:])
+    assert key == resolve("reversal", []).task.length - 1 - query  # type: ignore[attr-defined]
+    root = Path(__file__).parents[2]
+    assert all(f"--edge {edge}" in (root / page).read_text() for page in ("README.md", "docs/inspection.md"))
 
 
 def test_measured_numbers_have_four_digits_and_options_all() -> None:
