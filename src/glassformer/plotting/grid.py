@@ -30,7 +30,7 @@ def draw_grid(found: PatchResult, run: str = "") -> Figure:
     heights = [len(sites) for _, sites in panels]
     widest = max(len(site.effects) for site in found.sites)
     width = min(14.0, max(5.0, 2.2 + 0.34 * widest))
-    figure = Figure((width, 1.1 + sum(0.34 * rows + 0.85 for rows in heights)), layout="constrained")
+    figure = Figure((width, 1.8 + sum(0.34 * rows + 0.85 for rows in heights)), layout="constrained")
     axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=[rows + 1.5 for rows in heights])
     for (title, sites), each in zip(panels, axes[:, 0], strict=True):
         cells = np.array([site.effects for site in sites])
@@ -49,10 +49,9 @@ def draw_grid(found: PatchResult, run: str = "") -> Figure:
     bar.ax.tick_params(labelsize=SMALL)
     bar.outline.set_visible(False)
     pairs = f", mean of {found.pairs} pairs" if found.pairs > 1 else ""
-    names = [run] if run else []
-    names += [f"{name.removesuffix('_text')}: {shorten(text, TITLE)}" for name, text in found.texts.items()]
-    title = f"Effect of patching ({found.direction}{pairs}) on {found.contrast}\n{' · '.join(names)}"
-    figure.suptitle(drawable(title.strip()), fontsize=BODY, color=INK)
+    lines = [f"Effect of patching ({found.direction}{pairs})", found.contrast, *([run] if run else [])]
+    lines += [f"{name.removesuffix('_text')}: {shorten(text, TITLE)}" for name, text in found.texts.items()]
+    figure.suptitle("\n".join(map(drawable, lines)), fontsize=BODY, color=INK)
     check = f"everything patched: {found.everything:.3f}, nothing: {found.nothing:.3f}"
     figure.supxlabel(f"1: the whole difference, 0: none. Check: {check}", fontsize=SMALL, color=MUTED)
     return figure
