@@ -89,7 +89,9 @@ def document(say: Say, *arguments: object) -> dict[str, Any]:
 def test_evaluate_a_classifier(say: Say, classifier: Path) -> None:
     found = document(say, "evaluate", classifier)
     assert found["metrics"].keys() == {"loss", "accuracy", "macro_f1", "ece"}
-    assert found["intervals"].keys() == {"loss", "accuracy", "macro_f1"}
+    assert found["metrics"]["accuracy"] == 1  # so all bootstrap resamples have a macro-F1 of 1
+    assert found["intervals"].keys() == {"loss", "accuracy"}
+    assert "none if all resamples have the same value" in found["protocol"]["intervals"]
     assert found["metrics"] == json.loads((classifier / "results.json").read_text())["metrics"]["test"]
     details = found["details"]
     assert details["classes"] == ["disliked", "liked"]

@@ -11,6 +11,7 @@ import pytest
 
 from glassformer.blocks.norms import NormConfig
 from glassformer.cli import main
+from glassformer.cli.output import DelayedProgress
 from glassformer.core.registry import kinds, unregister
 from glassformer.cost.parameters import longest_batch
 from glassformer.interchange.export import TARGETS
@@ -32,6 +33,24 @@ def params(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, di
     code = main(["params", *arguments, "--json"])
     captured = capsys.readouterr()
     return code, json.loads(captured.out), captured.err
+
+
+def test_the_stages_of_the_work_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stages = []
+
+    class Recorded(DelayedProgress):
+        def __init__(self, name: str) -> None:
+            super().__init__(name)
+            stages.append(name)
+
+        def stage(self, name: str) -> None:
+            stages.append(name)
+
+    monkeypatch.setattr("glassformer.cli.params.DelayedProgress", Recorded)
+    assert params(capsys, "reversal", *SMALL)[0] == 0
+    assert stages == ["building the data", "tracing the model"]
 
 
 @pytest.mark.parametrize(

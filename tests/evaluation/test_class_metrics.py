@@ -82,6 +82,15 @@ def test_interval_of_macro_f1_is_that_of_drawing_examples(classified: Classified
     assert classified.macro_f1_interval() == pytest.approx(percentile_interval(np.array(values)), abs=0.01)
 
 
+def test_macro_f1_of_examples_that_are_all_right_has_no_interval() -> None:
+    right = np.arange(26) % CLASSES
+    classified = Classified(right, right, np.ones(26), CLASSES)
+    assert classified.macro_f1() == 1
+    # Resamples may lack a class, but F1 is 1 in all of them. The accuracy shows how little 26 examples mean.
+    assert classified.macro_f1_interval() is None
+    assert classified.accuracy_interval() == (pytest.approx(0.87127, abs=1e-4), 1.0)
+
+
 def test_a_calibrated_model_has_a_small_error() -> None:
     random = np.random.default_rng(0)
     confidence = 0.5 + 0.5 * random.random(20_000)

@@ -60,11 +60,23 @@ def test_all_correct_is_not_certain() -> None:
     assert share_interval(np.zeros(3), np.zeros(3)) == (0.0, 1.0)
 
 
+def test_equal_examples_have_no_bootstrap_interval() -> None:
+    assert ratio_interval(np.full(26, 0.1), np.ones(26)) is None  # sums of 0.1 differ in the last digit
+    assert ratio_interval(np.array([3.0]), np.array([2])) is None
+    assert percentile_interval(np.zeros(1000)) is None
+    almost = np.ones(26)
+    almost[0] = 0.0
+    low, high = ratio_interval(almost, np.ones(26)) or (1.0, 1.0)
+    assert low < 25 / 26 < high
+
+
 def test_a_mean_is_held_nineteen_times_of_twenty() -> None:
     random = np.random.default_rng(0)
     held = 0
     for _ in range(200):
         losses = random.exponential(2.0, 100)
-        low, high = percentile_interval(resampled_sums(losses[:, None], 200)[:, 0] / 100)
+        interval = percentile_interval(resampled_sums(losses[:, None], 200)[:, 0] / 100)
+        assert interval is not None
+        low, high = interval
         held += low <= 2.0 <= high
     assert 0.88 <= held / 200 <= 0.98

@@ -27,6 +27,11 @@ def test_equal_to_the_references(offset: float) -> None:
         assert low < found[name] < high < low + 1
 
 
+def test_perfect_predictions_have_no_interval() -> None:
+    actual = np.arange(20.0)
+    assert real_intervals(actual, actual) == {}
+
+
 def test_what_is_undefined_is_left_out() -> None:
     actual = np.array([1.0, 2.0, 3.0, 4.0], dtype=np.float32)
     errors = {"mean_absolute_error", "root_mean_squared_error"}

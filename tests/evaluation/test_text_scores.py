@@ -89,7 +89,7 @@ def test_empty_and_odd_texts(
     scores = list(score_corpus(hypotheses, references).by_name().values())
     assert [score.value for score in scores] == pytest.approx(expected)
     for score in scores:
-        assert score.interval[0] <= score.value <= score.interval[1]
+        assert score.interval is None  # all resamples have the same score
     sentence_table(hypotheses, hypotheses, references)
 
 

@@ -16,6 +16,8 @@ from glassformer.inspection.examples import first_example
 from glassformer.inspection.gradients import (
     METHODS,
     SITE,
+    Faithfulness,
+    TokenAttribution,
     _Path,
     _runner_up,
     ask,
@@ -46,11 +48,63 @@ def test_integrated_gradients_are_complete(name: str) -> None:
     model, task, tokens = build(name)
     found = attribute(model, task, tokens, untrained=model)
     assert len(found.values) == len(found.tokens) == len(tokens)
-    assert found.completeness_error < 0.02 * max(0.5, abs(found.target_difference))
+    assert found.completeness_error < 0.02 * max(0.5, abs(found.shared_difference))
     assert found.untrained_correlation is None or found.untrained_correlation == pytest.approx(1)
     assert {"comprehensiveness", "random_comprehensiveness", "sufficiency", "random_sufficiency"} <= set(
         json.loads(json.dumps(found.document()))
     )
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["tokens", "masked"])
+def test_the_difference_is_that_of_the_models_logits(name: str, method: Any) -> None:
+    model, task, tokens = build(name)
+    question = ask(model, task, tokens)
+    with torch.no_grad():
+        logits_V = model(**question.inputs)[0, question.contrast.position]
+        zero = model.embedding.input_net().register_forward_hook(lambda *call: torch.zeros_like(call[-1]))
+        baseline_V = model(**question.inputs)[0, question.contrast.position]
+        zero.remove()
+    answer, other = question.contrast.answer, question.contrast.other
+    found = attribute(model, task, tokens, method)
+    assert other is not None and found.target_difference > 0  # the model's own output is the likeliest
+    assert found.target_difference == pytest.approx(float(logits_V[answer] - logits_V[other]), abs=1e-5)
+    assert found.baseline_difference == pytest.approx(float(baseline_V[answer] - baseline_V[other]), abs=1e-5)
+    document = found.document()
+    shared = document["target_difference"] - document["baseline_difference"]
+    assert document["completeness_error"] == pytest.approx(abs(document["sum"] - shared))
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "baseline", "warns"),
+    [
+        ("integrated-gradients", 7.3, 7.4, True),
+        ("gradient-input", -7.3, -4.0, True),
+        ("integrated-gradients", 7.3, 3.0, False),
+        ("integrated-gradients", 7.3, -9.0, False),
+        ("integrated-gradients", 0.0, 0.0, False),
+        ("occlusion", 7.3, 7.4, False),
+    ],
+)
+def test_a_baseline_with_most_of_the_difference_is_warned_of(
+    method: Any, target: float, baseline: float, warns: bool
+) -> None:
+    faithfulness = Faithfulness(*[0.0] * 6)
+    found = TokenAttribution(method, "", ["a"], [target - baseline], target, baseline, faithfulness)
+    assert ("--method occlusion" in (found.baseline_warning or "")) is warns
+
+
+def test_progress_counts_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, task, tokens = build("sequence")
+    monkeypatch.setattr("glassformer.inspection.gradients.TOKENS_PER_BATCH", 1)
+    calls: list[tuple[str, int, int]] = []
+    attribute(model, task, tokens, untrained=model, progress=lambda *call: calls.append(call))
+    assert {name for name, _, _ in calls} == {
+        "attributing to each token",
+        "the same for the untrained model",
+        "measuring faithfulness by hiding tokens",
+    }
+    assert ("attributing to each token", 64, 64) in calls
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -177,7 +231,11 @@ def test_the_verb(trained_once: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["attribute", str(trained_once), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     keys = {"method", "tokens", "values", "sum", "target_difference", "completeness_error"}
-    assert keys <= set(document)
+    assert keys | {"baseline_difference"} <= set(document)
+    assert main(["attribute", str(trained_once), "--method", "gradient-input"]) == 0
+    printed = capsys.readouterr().out
+    assert f" is {document['target_difference']:.4f}\n" in printed
+    assert f"check: input {document['target_difference']:.4f} − baseline " in printed
     assert main(["attribute", str(trained_once), "--method", "logits"]) in (0, 2)
     assert main(["attribute", str(trained_once), "--matrix"]) == 2
     assert "only an encoder-decoder" in capsys.readouterr().err

@@ -13,8 +13,9 @@ import torch
 from glassformer.cli import main
 from glassformer.core.errors import ErrorDetail
 from glassformer.inspection.contrast import contrast_inputs
-from glassformer.inspection.patching import find_twin, patch, patch_pairs
+from glassformer.inspection.patching import PatchedSite, PatchResult, find_twin, patch, patch_pairs
 from glassformer.models.base import Model
+from glassformer.plotting.grid import draw_grid
 from glassformer.runs.experiment import Experiment
 from glassformer.tasks.base import Task
 
@@ -124,6 +125,15 @@ def test_unusable_inputs_are_explained() -> None:
         patch(model, built.task, clean, twin, ["encoder.9.heads"])
     with pytest.raises(ErrorDetail, match="no such direction"):
         patch(model, built.task, clean, twin, direction="sideways")  # type: ignore[arg-type]
+
+
+def test_the_figure_names_run_and_inputs() -> None:
+    """Only the clean tokens were on an axis, so a reader could not know what had been changed."""
+    sites = [PatchedSite("encoder.0.heads", "head", [0.5], [0.5])]
+    texts = {"clean_text": "27 - 35", "corrupted_text": "27 - 45"}
+    found = PatchResult("logit of '0'", "denoising", 1, 0, 1, 0, sites, {}, texts)
+    title = draw_grid(found, "arithmetic-1").get_suptitle()
+    assert title.splitlines()[1:] == ["logit of '0'", "arithmetic-1", "clean: 27 - 35", "corrupted: 27 - 45"]
 
 
 def test_the_verb_prints_checks_and_draws(

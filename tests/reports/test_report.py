@@ -17,6 +17,7 @@ from glassformer.core.errors import UserError
 from glassformer.evaluation.intervals import student_interval
 from glassformer.runs.experiment import ExperimentConfig
 from glassformer.runs.folder import RunFolder
+from glassformer.runs.run import Run
 from glassformer.runs.session import TrainingSession
 from glassformer.storage.files import ChecksummedFolder, json_bytes
 
@@ -50,6 +51,8 @@ def test_every_kind_of_task(name: str, trained_run: TrainedRun, tmp_path: Path) 
             assert set(results["intervals"][split].get(metric) or [value]) <= set(page.numbers)
     assert results["parameters"] in page.numbers
     assert ("no test set" in page.text) == (name in WITHOUT_TEST) == ("test" not in results["metrics"])
+    task_type = Run(folder.path).task.task_type  # its docstring was shown, with the names of fields
+    assert f"Task type: {task_type.describe()}" in page.text and "`" not in page.text
     assert f"glassformer evaluate {folder.path}" in page.text
     assert f"ended because {results['ended_because']}." in page.text
     assert folder.environment()["data_sha256"] in page.text

@@ -17,7 +17,14 @@ from glassformer.core.config import Tree, dump_yaml
 from glassformer.core.registry import kinds
 from glassformer.data.batching import Examples
 from glassformer.models.task_types import SequenceClassification
-from glassformer.runs.ending import _quote, example_input, explain_end, next_commands, resume_command
+from glassformer.runs.ending import (
+    _quote,
+    closing_lines,
+    example_input,
+    explain_end,
+    next_commands,
+    resume_command,
+)
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import TrainingSession, open_session, train
 from glassformer.tasks.base import SequenceClassificationTask, TaskConfig
@@ -311,6 +318,43 @@ def test_a_script_prints_a_short_end(tiny_file: Path, tmp_path: Path) -> None:
     assert ended == "ended at step 24 of 24: the limit of 3 epochs is reached (training.max_epochs)"
     assert best.startswith("best checkpoint: step ") and "by validation accuracy 0." in best
     assert metric.startswith("test accuracy 0.") and metric.endswith(f"the run is in {tmp_path / 'run'}")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "changes", "is_noted"),
+    [
+        ({"validation": {}}, {}, True),
+        ({"validation": {}, "test": {}}, {}, False),
+        ({"validation": {}}, {"uses_last": True}, False),
+        ({"validation": {}}, {"best_step": None}, False),
+    ],
+)
+def test_a_score_on_the_examples_that_chose_the_checkpoint_is_noted(
+    metrics: dict[str, Any], changes: dict[str, Any], is_noted: bool
+) -> None:
+    results = {
+        "total_steps": 9,
+        "steps": 9,
+        "ended_because": "",
+        "uses_last": False,
+        "best_step": 5,
+        "best_metric": "accuracy",
+        "best_value": 1.0,
+        "baselines": {},
+        "metrics": metrics,
+    }
+    notes = [line for line in closing_lines(results | changes) if "no test set: the checkpoint was" in line]
+    assert bool(notes) is is_noted
+    assert all("task.data.test=FILE" in note for note in notes)
+
+
+def test_evaluate_notes_that_validation_chose_the_checkpoint(
+    trained_once: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "the checkpoint was chosen on the validation examples"
+    for arguments, is_noted in (["--split", "validation"], True), (["--split", "test"], False):
+        assert main(["evaluate", str(trained_once), *arguments]) == 0
+        assert (words in capsys.readouterr().out) is is_noted
 
 
 def test_a_kept_average_does_not_undo_the_end_by_patience(

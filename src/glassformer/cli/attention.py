@@ -135,7 +135,7 @@ def _show(
     for site, site_maps in maps.sites.items():
         if site_maps.weights.shape[0] * site_maps.weights.shape[1] <= MOST_HEADS_SHOWN:
             shown[site] = _columns(statistics[site])
-            output.show(_table(site_maps.name, site_maps.layers, site_maps.heads, statistics[site]))
+            output.show_table(_table(site_maps.name, site_maps.layers, site_maps.heads, statistics[site]))
     output.explain_sites(shown, {site: explain(site, explanations) for site in shown})
     for _, line in maps.checks.lines():
         output.print(line)

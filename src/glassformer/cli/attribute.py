@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.arguments import add_input, add_run, open_run, print_warning
-from glassformer.cli.output import Output
+from glassformer.cli.output import DelayedProgress, Output
 
 if TYPE_CHECKING:
     from glassformer.inspection.gradients import LogitParts, TokenAttribution
@@ -37,13 +37,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     model = open_run(arguments)
     text = " ".join(arguments.input) or None
-    found = model.attribute(
-        text, arguments.method, output=arguments.output, rather_than=arguments.rather_than
-    )
+    with DelayedProgress("computing the attributions") as progress:
+        found = model.attribute(
+            text,
+            arguments.method,
+            output=arguments.output,
+            rather_than=arguments.rather_than,
+            progress=progress,
+        )
     document = {"run": str(arguments.run), **found.document()}
     _show(found, output)
     if arguments.matrix:
-        outputs, matrix = model.attribution_matrix(text, arguments.method)
+        with DelayedProgress("attributing generated tokens") as progress:
+            outputs, matrix = model.attribution_matrix(text, arguments.method, progress=progress)
         document |= {"outputs": outputs, "matrix": matrix.tolist()}
         output.print("attribution of each generated token (rows) to each input token")
         for name, row in zip(outputs, matrix.tolist(), strict=True):
@@ -56,7 +62,7 @@ def _show(found: TokenAttribution | LogitParts, output: Output) -> None:
     from glassformer.inspection.maps import MEANING
 
     document = found.document()
-    output.print(f"{document['method']}: {document['contrast']}")
+    output.print(f"{document['method']}: {document['contrast']} is {document['target_difference']:.4f}")
     rows = list(zip(document["tokens"], document["values"], strict=True))
     largest = max((abs(value) for _, value in rows), default=0.0) or 1.0
     if len(rows) > MOST_ROWS:
@@ -65,10 +71,7 @@ def _show(found: TokenAttribution | LogitParts, output: Output) -> None:
     for name, value in rows:
         bar = ("+" if value >= 0 else "−") * round(BAR * abs(value) / largest)
         output.print(f"  {name:<24} {value:8.3f}  {bar}")
-    output.print(
-        f"check: the values sum to {document['sum']:.4f}; the difference is"
-        f" {document['target_difference']:.4f} (error {document['completeness_error']:.2g})"
-    )
+    output.print(_check(document))
     if "comprehensiveness" in document:
         output.print(
             f"faithfulness: removing the top tokens lowers the difference by"
@@ -84,3 +87,15 @@ def _show(found: TokenAttribution | LogitParts, output: Output) -> None:
         output.print(f"correlation with the untrained model: {document['untrained_correlation']:.2f}")
     meaning = DIRECT if document["method"] == "logits" else MEANING[found.trust]
     output.print(f"{document['trust']}: {meaning}")
+
+
+def _check(document: dict[str, Any]) -> str:
+    """Return the line that compares the sum of the values with the number that they share out."""
+    total, target = f"the values sum to {document['sum']:.4f}", f"{document['target_difference']:.4f}"
+    error = f"(error {document['completeness_error']:.2g})"
+    if "baseline_difference" not in document:
+        return f"check: {total}; the difference is {target} {error}"
+    return (
+        f"check: input {target} − baseline {document['baseline_difference']:.4f}"
+        f" = {document['shared_difference']:.4f} to share out; {total} {error}"
+    )

@@ -46,6 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.core.config import parse_overrides
+    from glassformer.runs.ending import selection_note
 
     overrides = parse_overrides(arguments.overrides)
     other = [path for path, value in overrides.items() if path != "evaluation" or not isinstance(value, dict)]
@@ -60,7 +61,8 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     reading = _reading(arguments)
     with DelayedProgress("measuring") as progress:
         # The results have the warning that a training was stopped before its end.
-        result = open_run(arguments, reports_unfinished=False).evaluate(
+        model = open_run(arguments, reports_unfinished=False)
+        result = model.evaluate(
             arguments.split,
             overrides.get("evaluation", {}),
             **reading,
@@ -68,6 +70,9 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
             samples=arguments.samples,
             progress=progress,
         )
+    if result["split"] == "validation" and arguments.file is None and arguments.checkpoint == "best":
+        note = selection_note(model.folder.results(), has_test="test" in model.task.splits)
+        result |= {"notes": [note]} if note else {}
     _show(arguments.run, result, output)
     if arguments.hypotheses:
         result["hypotheses"] = arguments.hypotheses
@@ -133,6 +138,7 @@ def _parse_columns(text: str | None) -> Any:
 def _show(run: str, result: dict[str, Any], output: Output) -> None:
     from rich.table import Table
 
+    from glassformer.evaluation.intervals import PROTOCOL
     from glassformer.evaluation.metrics import EXPLANATIONS
     from glassformer.runs.ending import describe_baselines
 
@@ -152,6 +158,7 @@ def _show(run: str, result: dict[str, Any], output: Output) -> None:
         )
     output.show(table)
     output.explain(result["metrics"], EXPLANATIONS)
+    output.print(f"confidence intervals: {PROTOCOL}", style="dim")
     for warning in result["warnings"]:
         output.print(warning, style="bold red")
     if result.get("baselines"):

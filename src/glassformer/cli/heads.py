@@ -39,12 +39,12 @@ def _show(document: dict[str, Any], output: Output) -> None:
     about = f"{document['examples']} examples of {document['split']}"
     output.print(f"{document['run']} · {document['checkpoint']}, {about}")
     for site, averages in document["sites"].items():
-        output.show(_table(site, averages, document["untrained"][site]))
+        output.show_table(_table(site, averages, document["untrained"][site]))
     shown = {site: _columns(averages) for site, averages in document["sites"].items()}
     output.explain_sites(shown, document["explanations"])
     output.print(f"fact: {MEANING['fact']}")
     if document["ablated"]:
-        output.show(_effects_table(document["ablated"]))
+        output.show_table(_effects_table(document["ablated"]))
         output.print(f"cause: {MEANING['cause']}")
 
 

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 NUMBERS = """\
 SITE is encoder, decoder or cross; a model with a single stack has only encoder. LAYER, HEAD, QUERY and
 KEY are counted from 0. QUERY is the token that reads (a row of the attention map), KEY the token that is
-read (a column): encoder:0:0:2:15 is layer 0, head 0, from token 2 to token 15."""
+read (a column): encoder:0:0:2:97 is layer 0, head 0, from token 2 to token 97."""
 MOST_ROWS = 10
 """Maximum number of replacements of a token whose outputs are printed."""
 WORDS_BEFORE = 8
 """Number of words before the first difference that an excerpt of a long output shows."""
 EXAMPLES = (
     "glassformer intervene runs/reversal-1 --head encoder:0:0  # layer 0, head 0",
-    "glassformer intervene runs/reversal-1 --edge encoder:0:0:2:15  # token 2 may not read token 15",
+    "glassformer intervene runs/reversal-1 --edge encoder:0:0:2:97  # token 2 may not read token 97",
     "glassformer intervene runs/reversal-1 --token 3  # hide token 3, counted from 0",
 )
 

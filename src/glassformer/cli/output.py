@@ -140,13 +140,16 @@ class Output:
 
 
 def plain_table(title: str, headings: Iterable[str]) -> Table:
-    """Return a table without rows and frame. Columns are right-aligned, and headings break into lines."""
+    """Return a table without rows and frame. Columns are right-aligned, and headings break into lines.
+
+    Cells are never broken: `Output.show_table` gives the table the width that it needs.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0)
     for heading in headings:
-        table.add_column(heading.replace(" ", "\n").replace("-", "-\n"), justify="right", overflow="fold")
+        table.add_column(heading.replace(" ", "\n").replace("-", "-\n"), justify="right", no_wrap=True)
     return table
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.arguments import add_source, resolve_source
 from glassformer.cli.export import show_destinations
-from glassformer.cli.output import Output
+from glassformer.cli.output import DelayedProgress, Output
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -59,14 +59,16 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.runs.experiment import Experiment
     from glassformer.training.precision import DTYPES
 
-    experiment = Experiment(resolve_source(arguments))
-    training = experiment.fitted_training()
-    batch = longest_batch(experiment.task, training)
-    size = measure(
-        lambda: experiment.config.model.build(experiment.task.task_type),
-        batch,
-        dtype=getattr(torch, DTYPES.get(training.precision, "float32")),  # auto: the larger estimate
-    )
+    with DelayedProgress("building the data") as progress:
+        experiment = Experiment(resolve_source(arguments))
+        training = experiment.fitted_training()
+        batch = longest_batch(experiment.task, training)
+        progress.stage("tracing the model")
+        size = measure(
+            lambda: experiment.config.model.build(experiment.task.task_type),
+            batch,
+            dtype=getattr(torch, DTYPES.get(training.precision, "float32")),  # auto: the larger estimate
+        )
     terms = stated_terms(experiment)
     comparisons = compare(terms, size.by_module)
     flops = size.flops_per_token()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from glassformer.cli.arguments import add_run, add_split, check_minimum, open_ru
 from glassformer.cli.output import Output
 
 if TYPE_CHECKING:
-    from glassformer.inspection.patching import PatchResult
+    from glassformer.inspection.patching import PatchedSite, PatchResult
 
 MOST_COLUMNS = 12
 """Maximum number of positions or heads that a printed row shows."""
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     if arguments.out is not None:
         from glassformer.plotting.grid import save_grid
 
-        save_grid(found, arguments.out)
+        save_grid(found, arguments.out, Path(arguments.run).name)
         output.print(f"wrote {arguments.out}")
     return {"run": str(arguments.run), **found.document()}
 
@@ -64,10 +65,15 @@ def _show(found: PatchResult, output: Output) -> None:
     output.print(f"metric     {found.contrast}: clean {found.clean:.3f}, corrupted {found.corrupted:.3f}")
     pairs = f", mean of {found.pairs} pairs" if found.pairs > 1 else ""
     output.print(f"effect of patching ({found.direction}{pairs}): 1 restores the whole difference, 0 nothing")
-    for site in found.sites:
-        cells = "  ".join(f"{round(effect, 2) + 0.0:6.2f}" for effect in site.effects[:MOST_COLUMNS])
-        more = f"  … {len(site.effects) - MOST_COLUMNS} more" if len(site.effects) > MOST_COLUMNS else ""
-        output.print(f"  {site.name:<24} {cells}{more}")
+    for sites in _groups(found.sites):
+        columns = _columns(sites)
+        if len(columns) < len(sites[0].effects):
+            numbers = "  ".join(f"{column:6}" for column in columns)
+            shown = f"the {len(columns)} of {len(sites[0].effects)} {sites[0].axis}s with the largest effects"
+            output.print(f"  {shown}\n  {'':<24} {numbers}")
+        for site in sites:
+            cells = "  ".join(f"{round(site.effects[column], 2) + 0.0:6.2f}" for column in columns)
+            output.print(f"  {site.name:<24} {cells}")
     output.print("largest effects")
     for name, label, effect in found.largest(6):
         output.print(f"  {effect:6.2f}  {name}, {label}")
@@ -78,3 +84,17 @@ def _show(found: PatchResult, output: Output) -> None:
         difference = found.untrained["clean"] - found.untrained["corrupted"]
         output.print(f"untrained model: the metric differs by {difference:.3f} between the inputs")
     output.print(f"{found.trust}: {MEANING[found.trust]}")
+
+
+def _groups(sites: Sequence[PatchedSite]) -> list[list[PatchedSite]]:
+    """Return the sites in groups with the same columns: positions of one stack, or a number of heads."""
+    groups: dict[tuple[str, str, int], list[PatchedSite]] = {}
+    for site in sites:
+        groups.setdefault((site.name.split(".")[0], site.axis, len(site.effects)), []).append(site)
+    return list(groups.values())
+
+
+def _columns(sites: Sequence[PatchedSite]) -> list[int]:
+    """Return the columns to print, in order: at most `MOST_COLUMNS`, those with the largest effects."""
+    largest = [max(map(abs, column)) for column in zip(*(site.effects for site in sites), strict=True)]
+    return sorted(sorted(range(len(largest)), key=lambda column: -largest[column])[:MOST_COLUMNS])

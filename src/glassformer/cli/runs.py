@@ -133,10 +133,12 @@ def _compare(folders: list[Any], output: Output) -> dict[str, Any]:
     from rich.table import Column, Table
 
     from glassformer.core.config import flatten
+    from glassformer.runs.folder import options_in_force
 
     names = [str(folder.path) for folder in folders]
     trees = [
-        flatten({"config": folder.config(), "results": _numbers(folder.results())}) for folder in folders
+        flatten({"config": options_in_force(flatten(folder.config())), "results": _numbers(folder.results())})
+        for folder in folders
     ]
     table = Table("", *(Column(name, min_width=len(name)) for name in names))
     rows = {}

@@ -16,8 +16,11 @@ SEED = 12345
 NORMAL_QUANTILE = 1.959963984540054
 PROTOCOL = (
     f"95 %, over examples; shares: Wilson with the effective number of examples; "
-    f"all others: percentiles of {RESAMPLES:,} bootstrap resamples, seed {SEED}"
+    f"all others: percentiles of {RESAMPLES:,} bootstrap resamples, seed {SEED}, and none if all resamples"
+    f" have the same value"
 )
+DEGENERATE = 1e-9
+"""Width of a bootstrap interval, as a fraction of its bounds, below which all resamples have one value."""
 _CHUNK_CELLS = 8_000_000
 """Maximum number of elements in an array of drawn example indices, to limit memory."""
 
@@ -36,14 +39,22 @@ def resampled_sums(rows: np.ndarray, resamples: int = RESAMPLES, seed: int = SEE
     return sums
 
 
-def percentile_interval(values: np.ndarray) -> Interval:
-    """Return the 95 % interval of bootstrap values: without the lowest and highest 1/40, as in sacreBLEU."""
+def percentile_interval(values: np.ndarray) -> Interval | None:
+    """Return the 95 % interval of bootstrap values: without the lowest and highest 1/40, as in sacreBLEU.
+
+    Return None if the interval would be a single point. Resamples of equal examples, such as examples that
+    are all right, cannot show how much other examples would differ.
+    """
     ordered, outside = np.sort(values), len(values) // 40
-    return float(ordered[outside]), float(ordered[-1 - outside])
+    low, high = float(ordered[outside]), float(ordered[-1 - outside])
+    return None if high - low <= DEGENERATE * max(abs(low), abs(high)) else (low, high)
 
 
-def ratio_interval(numerators: np.ndarray, denominators: np.ndarray) -> Interval:
-    """Return the bootstrap confidence interval of a ratio of sums over examples, such as loss per token."""
+def ratio_interval(numerators: np.ndarray, denominators: np.ndarray) -> Interval | None:
+    """Return the bootstrap confidence interval of a ratio of sums over examples, such as loss per token.
+
+    Return None if all resamples have the same ratio.
+    """
     sums = resampled_sums(np.stack([numerators, denominators], axis=1).astype(np.float64))
     return percentile_interval(sums[:, 0] / np.maximum(sums[:, 1], 1))
 

@@ -197,8 +197,8 @@ class Classified:
         both, predicted, actual = self._class_counts()
         return float(_macro_f1(both[None], (predicted + actual)[None])[0]) if len(self) else 0.0
 
-    def macro_f1_interval(self) -> Interval:
-        """Return the bootstrap interval of macro-F1, resampled as counts of the confusion matrix."""
+    def macro_f1_interval(self) -> Interval | None:
+        """Return the bootstrap interval of macro-F1, resampled as counts of the confusion matrix, or None."""
         cells, filled = np.unique(self.actual * self.classes + self.predicted, return_counts=True)
         drawn = np.random.default_rng(SEED).multinomial(len(self), filled / len(self), size=RESAMPLES)
         rows, columns = np.divmod(cells, self.classes)
@@ -294,7 +294,13 @@ def real_metrics(predicted: np.ndarray, actual: np.ndarray) -> dict[str, float]:
 def real_intervals(predicted: np.ndarray, actual: np.ndarray) -> dict[str, Interval]:
     """Return bootstrap confidence intervals of the regression metrics, by name."""
     values = _metrics(resampled_sums(_statistics(predicted, actual)))
-    return {name: percentile_interval(value) for name, value in values.items() if np.isfinite(value).all()}
+    finite = {name: value for name, value in values.items() if np.isfinite(value).all()}
+    return known_intervals({name: percentile_interval(value) for name, value in finite.items()})
+
+
+def known_intervals(intervals: Mapping[str, Interval | None]) -> dict[str, Interval]:
+    """Return the intervals that are not None, by name."""
+    return {name: interval for name, interval in intervals.items() if interval is not None}
 
 
 def _statistics(predicted: np.ndarray, actual: np.ndarray) -> np.ndarray:
@@ -421,11 +427,11 @@ class Tally:
         measured = Measured({"loss": self.mean_loss()}).merge(measure(self, task, split))
         if not self.is_thorough or not self.count:
             return measured
-        intervals = {"loss": self.loss_interval(), **measured.intervals}
+        intervals = known_intervals({"loss": self.loss_interval(), **measured.intervals})
         return Measured(measured.metrics, intervals, measured.protocol, measured.details)
 
-    def loss_interval(self) -> Interval:
-        """Return the bootstrap confidence interval of the mean loss."""
+    def loss_interval(self) -> Interval | None:
+        """Return the bootstrap confidence interval of the mean loss, or None."""
         return ratio_interval(self.column("loss"), self.column("count"))
 
 
@@ -468,7 +474,9 @@ def _sequence_outputs(tally: Tally, task: Evaluable, split: str) -> Measured:
         return Measured(metrics)
     return Measured(
         metrics,
-        {"accuracy": classified.accuracy_interval(), "macro_f1": classified.macro_f1_interval()},
+        known_intervals(
+            {"accuracy": classified.accuracy_interval(), "macro_f1": classified.macro_f1_interval()}
+        ),
         {"calibration": CALIBRATION_PROTOCOL},
         classified.details([" ".join(task.output_symbols([number])) for number in range(task_type.outputs)]),
     )
@@ -484,10 +492,11 @@ def _language(tally: Tally, task: Evaluable, split: str) -> Measured:
         functions["bits_per_character"] = lambda loss: loss * tokens_per_character / math.log(2)
     derived = Measured({name: function(tally.mean_loss()) for name, function in functions.items()})
     if tally.is_thorough and tally.count:
-        low, high = tally.loss_interval()
-        derived.intervals.update(
-            {name: (function(low), function(high)) for name, function in functions.items()}
-        )
+        if (interval := tally.loss_interval()) is not None:
+            low, high = interval
+            derived.intervals.update(
+                {name: (function(low), function(high)) for name, function in functions.items()}
+            )
         derived.protocol.update({"characters": characters} if characters else {})
     return _tokens(tally, task, split).merge(derived)
 

@@ -17,7 +17,7 @@ from glassformer.evaluation.intervals import (
     resampled_sums,
     share_interval,
 )
-from glassformer.evaluation.metrics import Decoded, Evaluable, Measured, Progress
+from glassformer.evaluation.metrics import Decoded, Evaluable, Measured, Progress, known_intervals
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class CorpusScore:
 
     value: float
     """Score from 0 to 100, as in sacreBLEU. TER exceeds 100 if there are more edits than words."""
-    interval: Interval
+    interval: Interval | None
+    """None without texts, and if all bootstrap resamples have the same score."""
     signature: str
     """sacreBLEU signature: name and settings of the metric."""
 
@@ -120,7 +121,7 @@ def _check_lengths(hypotheses: Sequence[str], references: Sequence[str]) -> None
 def _score(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> CorpusScore:
     """Return score and bootstrap confidence interval of a sacreBLEU metric."""
     if not hypotheses:
-        return CorpusScore(math.nan, (math.nan, math.nan), "")
+        return CorpusScore(math.nan, None, "")
     counts = metric._extract_corpus_statistics(list(hypotheses), [list(references)])
     score = metric._aggregate_and_compute(counts)
     resampled = resampled_sums(np.array(counts, dtype=np.float64))
@@ -165,7 +166,7 @@ def _measure_texts(
     scores = score_corpus(decoded.lines, references).by_name()
     return Measured(
         metrics | {name: score.value for name, score in scores.items()},
-        {name: score.interval for name, score in scores.items()},
+        known_intervals({name: score.interval for name, score in scores.items()}),
         {"signatures": {name: score.signature for name, score in scores.items()}},
         decoded=decoded,
     )

@@ -21,14 +21,17 @@ from glassformer.evaluation.intervals import Interval, ratio_interval
 from glassformer.evaluation.metrics import Tally
 from glassformer.generation import DecodingConfig
 from glassformer.inspection.examples import ExampleGroup, ReferenceInput, group_examples, next_token
-from glassformer.inspection.maps import Trust, check_index
-from glassformer.inspection.record import HeadId, attention_at, layers, select_rows, swap_kernels
+from glassformer.inspection.maps import Selection, Trust, check_index
+from glassformer.inspection.record import HeadId, attention_at, capture, layers, select_rows, swap_kernels
 from glassformer.models.base import Model, evaluating
 from glassformer.models.task_types import CausalLM, Seq2Seq, SequenceClassification, TokenClassification
 from glassformer.tasks.base import Task
 
 Ablation = Literal["zero", "mean"]
 ABLATIONS: tuple[Ablation, ...] = ("zero", "mean")
+
+LITTLE_WEIGHT = 0.01
+"""Attention weight below which an ablated edge gets a note that names the largest weight of its row."""
 
 Change = Callable[[], AbstractContextManager[None]]
 """Function that returns a context manager. The ablation is active inside its `with` block."""
@@ -163,6 +166,29 @@ def check_edge(task: Task, edge: Edge, group: ExampleGroup) -> None:
         )
 
 
+def edge_note(model: Model, edge: Edge, group: ExampleGroup) -> list[str]:
+    """Return a note if the edge has next to no weight in the first example, with the row's largest weight.
+
+    There is no note if the reference output ends before the query.
+    """
+    where, inputs = edge.where, group.batch.to(next(model.parameters()).device).inputs
+    row = Selection([where.layer], [where.head], (edge.query, edge.query + 1), where.site)
+    with torch.inference_mode(), capture(model, row) as recorder:
+        model(**inputs)
+    (record,) = recorder.records[where.site]
+    if not record.rows or edge.key >= record.weights_BHLM.shape[3]:
+        return []
+    weights_M = record.weights_BHLM[0, 0, 0]
+    key, weight = int(weights_M.argmax()), float(weights_M[edge.key])
+    if weight >= LITTLE_WEIGHT:
+        return []
+    best = f"{where.site}:{where.layer}:{where.head}:{edge.query}:{key}"
+    return [
+        f"weight of this edge {weight:.3f}, so its ablation changes little; the row's largest is key {key}"
+        f" with {float(weights_M[key]):.3f} ({best})"
+    ]
+
+
 def has_same_cell(task: Task, group: ExampleGroup, edge: Edge) -> Callable[[int, int], bool]:
     """Return a predicate on (input length, target length) for examples whose maps contain `edge`.
 
@@ -186,7 +212,7 @@ class Effect:
     after: float
     change: float
     interval: Interval | None
-    """95 % confidence interval of the change; None for a single example."""
+    """95 % confidence interval of the change; None for a single example, or if all change by one amount."""
 
 
 @dataclass(frozen=True)
@@ -354,11 +380,11 @@ def edge_effects(
     """
     change = ablate_edge(model, edge, renormalise=renormalise)
     check_edge(task, edge, example.group)
-    groups, notes = [], []
+    groups, notes = [], edge_note(model, edge, example.group)
     if examples is not None:
         groups = group_examples(task, split, examples, has_same_cell(task, example.group, edge))
         if not groups:
-            notes = [f"no example of the {split} split has the length of this input"]
+            notes += [f"no example of the {split} split has the length of this input"]
     description = f"{edge} ablated" + ("" if renormalise else ", row not renormalised")
     effects = measure_effects(
         description, model, task, change, groups=groups, example=example, decoding=decoding
@@ -413,6 +439,9 @@ def token_effects(
     before = measure_examples(model, task, [example.group], decoding)
     after = measure_examples(model, task, [_with_inputs(example.group, rows)], decoding)
     outputs = [show_output(model, task, row, decoding) for row in rows]
+    (commonest, times), *fewer = Counter(outputs).most_common()
+    ties = 1 + sum(count == times for _, count in fewer)
+    one = "the most frequent output" if ties == 1 else f"one of {ties} equally frequent outputs"
     return Effects(
         f"token {position}, {name!r}, replaced by {len(rows)} tokens that other examples have there",
         len(rows),
@@ -420,13 +449,13 @@ def token_effects(
         example.reference,
         {
             "before": show_output(model, task, tokens, decoding),
-            "after": Counter(outputs).most_common(1)[0][0],
+            "after": commonest,
             "others": [
                 {"token": shown, "output": output}
                 for shown, output in zip(task.input_symbols(others), outputs, strict=True)
             ],
         },
-        notes=["the output after is the most frequent output of all replacements"],
+        notes=[f"the output after is {one} of all replacements"],
     )
 
 

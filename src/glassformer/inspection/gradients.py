@@ -22,6 +22,7 @@ from glassformer.blocks.attention import MultiHeadAttention
 from glassformer.blocks.embedding import Embedding
 from glassformer.blocks.heads import AttentionPooling, FirstPooling
 from glassformer.core.errors import ErrorDetail
+from glassformer.evaluation.metrics import Progress
 from glassformer.generation import GreedyConfig
 from glassformer.inspection.contrast import Contrast, Inputs, generated_tokens
 from glassformer.inspection.examples import TOKENS_PER_BATCH, row
@@ -40,6 +41,8 @@ EXACT = 0.01
 """Completeness error, as a share of the difference, at which no more nodes are added."""
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 """Shares of the tokens that the faithfulness scores remove or keep (DeYoung et al. 2020)."""
+MOST_OF_BASELINE = 0.5
+"""Share of the input's logit difference above which the baseline holds most of it."""
 RANDOM_ORDERS = 8
 """Number of random orders of the tokens that the faithfulness scores are compared with."""
 SITE = "encoder.embedding"
@@ -71,7 +74,9 @@ class TokenAttribution:
     tokens: list[str]
     values: list[float]
     target_difference: float
-    """Logit difference of the input minus that of the baseline, which the values should sum to."""
+    """Logit difference of the input, or its predicted value."""
+    baseline_difference: float
+    """Logit difference of the baseline: a zero vector in place of each token embedding."""
     faithfulness: Faithfulness
     untrained_correlation: float | None = None
     """Correlation with the attributions of the untrained model: high means that training does not matter."""
@@ -80,9 +85,27 @@ class TokenAttribution:
     """Reason not to trust the output for this input, such as an unseen length."""
 
     @property
+    def shared_difference(self) -> float:
+        """Difference of the input minus that of the baseline: the number that the values share out."""
+        return self.target_difference - self.baseline_difference
+
+    @property
     def completeness_error(self) -> float:
-        """Absolute difference between the sum of the values and `target_difference`."""
-        return abs(sum(self.values) - self.target_difference)
+        """Absolute difference between the sum of the values and `shared_difference`."""
+        return abs(sum(self.values) - self.shared_difference)
+
+    @property
+    def baseline_warning(self) -> str | None:
+        """Reason why gradient methods explain little of the difference, or None. Occlusion sums nothing."""
+        if self.method == "occlusion":
+            return None
+        if self.baseline_difference * self.target_difference <= MOST_OF_BASELINE * self.target_difference**2:
+            return None
+        return (
+            f"the baseline without any token already has {self.baseline_difference:.2f} of the difference"
+            f" {self.target_difference:.2f}, so the values explain little of it: use occlusion"
+            " (--method occlusion), which hides one token at a time"
+        )
 
     def document(self) -> dict[str, Any]:
         """Return the attribution as a JSON-serialisable dict."""
@@ -93,6 +116,8 @@ class TokenAttribution:
             "values": self.values,
             "sum": sum(self.values),
             "target_difference": self.target_difference,
+            "baseline_difference": self.baseline_difference,
+            "shared_difference": self.shared_difference,
             "completeness_error": self.completeness_error,
             **asdict(self.faithfulness),
             "untrained_correlation": self.untrained_correlation,
@@ -175,16 +200,17 @@ def attribute(
     other: int | None = None,
     text: str | None = None,
     untrained: Model | None = None,
+    progress: Progress | None = None,
 ) -> TokenAttribution:
     """Return the contribution of each input token to the contrast of two outputs."""
     if method not in METHODS:
         raise ErrorDetail("no such method", path="method", value=method, allowed=[*METHODS, "logits"])
     question = ask(model, task, tokens, output, other)
-    path = _Path(model, question)
+    path = _Path(model, question, progress, "attributing to each token")
     values = path.values(method)
     correlation = None
     if untrained is not None and len(values) > 2:
-        theirs = _Path(untrained, question).values(method)
+        theirs = _Path(untrained, question, progress, "the same for the untrained model").values(method)
         if values.std() and theirs.std():
             correlation = float(np.corrcoef(values, theirs)[0, 1])
     return TokenAttribution(
@@ -192,26 +218,38 @@ def attribute(
         question.contrast.name,
         task.input_labels(tokens.tolist(), text),
         values.tolist(),
-        path.difference,
+        path.full,
+        path.empty,
         path.faithfulness(values),
         correlation,
     )
 
 
 def attribution_matrix(
-    model: Model, task: Seq2SeqTask, tokens: np.ndarray, method: Method = "integrated-gradients"
+    model: Model,
+    task: Seq2SeqTask,
+    tokens: np.ndarray,
+    method: Method = "integrated-gradients",
+    *,
+    progress: Progress | None = None,
 ) -> tuple[list[str], np.ndarray]:
     """Return the generated tokens, and the attribution of each to each input token (generated, input)."""
-    names = ask(model, task, tokens).outputs
-    rows = [_Path(model, ask(model, task, tokens, step)).values(method) for step in range(len(names))]
+    names, rows = ask(model, task, tokens).outputs, []
+    for step in range(len(names)):
+        rows.append(_Path(model, ask(model, task, tokens, step)).values(method))
+        if progress is not None:
+            progress("attributing generated tokens", step + 1, len(names))
     return names, np.stack(rows)
 
 
 class _Path:
     """Straight path from the baseline to the embedding of one input."""
 
-    def __init__(self, model: Model, question: Question) -> None:
+    def __init__(
+        self, model: Model, question: Question, progress: Progress | None = None, activity: str = ""
+    ) -> None:
         self.model, self.question = model, question
+        self.progress, self.activity = progress, activity
         self.end_LD = record_states(model, question.inputs, [SITE])[SITE][0].clone()
         self.start_LD = _baseline(model, question.inputs).to(self.end_LD)
         self.full, self.empty = (
@@ -224,8 +262,16 @@ class _Path:
 
     def metric(self, states_BLD: Tensor) -> Tensor:
         """Return the contrast for each embedding in a batch, without gradients."""
+        found, parts = [], states_BLD.split(self._size())
         with torch.no_grad():
-            return torch.cat([self._run(part) for part in states_BLD.split(self._size())])
+            for number, part in enumerate(parts, start=1):
+                found.append(self._run(part))
+                self._report(number, len(parts))
+        return torch.cat(found)
+
+    def _report(self, done: int, total: int) -> None:
+        if self.progress is not None:
+            self.progress(self.activity, done, total)
 
     def _size(self) -> int:
         return max(1, TOKENS_PER_BATCH // max(1, len(self.end_LD)))
@@ -240,12 +286,13 @@ class _Path:
 
     def gradient(self, states_BLD: Tensor) -> Tensor:
         """Return the gradient of the contrast at each embedding in a batch."""
-        found = []
-        for part in states_BLD.split(self._size()):
+        found, parts = [], states_BLD.split(self._size())
+        for number, part in enumerate(parts, start=1):
             at = part.detach().clone().requires_grad_()
             with torch.enable_grad():
                 metric = self._run(at).sum()
             found.append(torch.autograd.grad(metric, at)[0])
+            self._report(number, len(parts))
         return torch.cat(found)
 
     def values(self, method: Method) -> np.ndarray:
@@ -276,6 +323,7 @@ class _Path:
 
     def faithfulness(self, values: np.ndarray) -> Faithfulness:
         """Return comprehensiveness and sufficiency, beside random orders and the order by occlusion."""
+        self.activity = "measuring faithfulness by hiding tokens"
         random = np.random.default_rng(0)
         orders = [np.argsort(-values), np.argsort(-self.values("occlusion"))]
         orders += [random.permutation(len(values)) for _ in range(RANDOM_ORDERS)]

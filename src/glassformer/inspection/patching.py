@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from glassformer.core.errors import ErrorDetail
-from glassformer.evaluation.intervals import ratio_interval
+from glassformer.evaluation.intervals import Interval, ratio_interval
 from glassformer.inspection.contrast import Contrast, ContrastedInputs, Inputs, contrast_inputs
 from glassformer.inspection.examples import TOKENS_PER_BATCH
 from glassformer.inspection.maps import Trust
@@ -53,8 +53,8 @@ class PatchedSite:
     effects: list[float]
     gradient: list[float]
     """Approximation of the effects by the gradient (attribution patching), a hint beside the exact ones."""
-    intervals: list[tuple[float, float]] | None = None
-    """95 % intervals of the mean effects over several pairs of inputs."""
+    intervals: list[Interval | None] | None = None
+    """95 % intervals of the mean effects over several pairs of inputs; None where the pairs do not differ."""
 
 
 @dataclass(frozen=True)
@@ -337,7 +337,7 @@ def _mean(results: Sequence[PatchResult]) -> PatchResult:
                 site.axis,
                 effects.mean(0).tolist(),
                 gradient.tolist(),
-                intervals and [(float(low), float(high)) for low, high in intervals],
+                intervals,
             )
         )
     counts = {stack: [str(index) for index in range(len(each))] for stack, each in first.labels.items()}

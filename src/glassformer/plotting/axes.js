@@ -54,6 +54,10 @@ export function drawAxes(context, box, view, site, { ink, line }) {
       context.fillText(text, x, y + 7);
     }
   }
+  if (Math.min(box.mapWidth / view.columns, box.mapHeight / view.rows) < READABLE_CELL) {
+    context.textAlign = "left"; // numbers that could be taken for tokens
+    context.fillText("position", 0, box.top + box.mapHeight + 13, box.left - 2);
+  }
 }
 
 /** Return [pixel offset, text] of the labels of one axis: tokens if there is room, else round positions. */

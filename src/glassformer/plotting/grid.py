@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from glassformer.core.errors import user_error
+from glassformer.core.errors import shorten, user_error
 from glassformer.plotting.style import BODY, HEADING, INK, MUTED, SMALL, drawable, visible
 
 if TYPE_CHECKING:
@@ -18,17 +18,19 @@ if TYPE_CHECKING:
 
 MOST_LABELS = 40
 """Maximum number of columns with a token label each."""
+TITLE = 40
+"""Maximum number of characters of each input in the title."""
 
 
-def draw_grid(found: PatchResult) -> Figure:
-    """Draw the effects of patching. Blue restores the clean output, red moves away from it."""
+def draw_grid(found: PatchResult, run: str = "") -> Figure:
+    """Draw the effects of patching in a run. Blue restores the clean output, red moves away from it."""
     from matplotlib.figure import Figure
 
     panels = _panels(found)
     heights = [len(sites) for _, sites in panels]
     widest = max(len(site.effects) for site in found.sites)
     width = min(14.0, max(5.0, 2.2 + 0.34 * widest))
-    figure = Figure((width, 1.1 + sum(0.34 * rows + 0.85 for rows in heights)), layout="constrained")
+    figure = Figure((width, 1.8 + sum(0.34 * rows + 0.85 for rows in heights)), layout="constrained")
     axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=[rows + 1.5 for rows in heights])
     for (title, sites), each in zip(panels, axes[:, 0], strict=True):
         cells = np.array([site.effects for site in sites])
@@ -47,8 +49,9 @@ def draw_grid(found: PatchResult) -> Figure:
     bar.ax.tick_params(labelsize=SMALL)
     bar.outline.set_visible(False)
     pairs = f", mean of {found.pairs} pairs" if found.pairs > 1 else ""
-    title = drawable(f"Effect of patching ({found.direction}{pairs}) on {found.contrast}")
-    figure.suptitle(title, fontsize=BODY, color=INK)
+    lines = [f"Effect of patching ({found.direction}{pairs})", found.contrast, *([run] if run else [])]
+    lines += [f"{name.removesuffix('_text')}: {shorten(text, TITLE)}" for name, text in found.texts.items()]
+    figure.suptitle("\n".join(map(drawable, lines)), fontsize=BODY, color=INK)
     check = f"everything patched: {found.everything:.3f}, nothing: {found.nothing:.3f}"
     figure.supxlabel(f"1: the whole difference, 0: none. Check: {check}", fontsize=SMALL, color=MUTED)
     return figure
@@ -74,12 +77,12 @@ def _layer(name: str) -> str:
     return f"layer {parts[1]}" if len(parts) == 3 else parts[-1]
 
 
-def save_grid(found: PatchResult, path: Path) -> None:
+def save_grid(found: PatchResult, path: Path, run: str = "") -> None:
     """Write the figure to a .png or .svg file."""
     if path.suffix not in (".png", ".svg"):
         raise user_error("unknown kind of picture", path=str(path), allowed=[".png", ".svg"])
     try:
-        draw_grid(found).savefig(path, dpi=160, facecolor="white")
+        draw_grid(found, run).savefig(path, dpi=160, facecolor="white")
     except OSError as error:
         hint = "choose a file in an existing folder that you may write to"
         raise user_error(f"cannot be written: {error.strerror}", path=str(path), hint=hint) from None

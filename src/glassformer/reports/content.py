@@ -14,6 +14,7 @@ from glassformer.inspection.maps import AttentionMaps
 from glassformer.inspection.record import layers
 from glassformer.models.base import Model
 from glassformer.models.closed_form import Comparison, compare
+from glassformer.models.task_types import TaskType
 from glassformer.reports.samples import SampleSet, take_samples
 from glassformer.reports.study_folder import StudyFolder
 from glassformer.reports.summary import TEST, VALIDATION, RunGroup, RunSummary, differing, group_runs
@@ -110,7 +111,7 @@ def _load(summary: RunSummary, checkpoint: str, view: ModelView) -> Run | None:
 
 def _describe(summary: RunSummary, task: Task, model: Model, view: ModelView) -> None:
     assert summary.config is not None
-    view.task_description = " ".join((type(task.task_type).__doc__ or "").split())
+    view.task_description = _describe_type(task.task_type)
     by_module = count_by_module(model)
     try:
         terms = summary.config.model.parameter_terms(task.task_type)
@@ -120,6 +121,12 @@ def _describe(summary: RunSummary, task: Task, model: Model, view: ModelView) ->
     reported, total = summary.results.facts.get("parameters"), view.size.total
     if reported is not None and reported != total:
         view.warnings.append(f"results.json reports {reported:,} parameters, and the model has {total:,}.")
+
+
+def _describe_type(task_type: TaskType) -> str:
+    """Return a task type in words, such as `token classification; each output is one of 10`."""
+    choice = f"; each output is one of {task_type.num_outputs:,}" if task_type.num_outputs > 1 else ""
+    return f"{task_type.describe()}{choice}"
 
 
 def _take_maps(run: Run, view: ModelView) -> None:

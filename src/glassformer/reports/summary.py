@@ -15,7 +15,7 @@ from glassformer.core.errors import UserError, shorten
 from glassformer.evaluation.intervals import student_interval
 from glassformer.reports.tables import Quantity
 from glassformer.runs.experiment import ExperimentConfig
-from glassformer.runs.folder import RunFolder, Status
+from glassformer.runs.folder import RunFolder, Status, options_in_force
 from glassformer.training.events import read_lines
 
 TEST, VALIDATION = "test", "validation"
@@ -313,7 +313,7 @@ def differing(options: Sequence[Tree]) -> list[str]:
 
 
 def _options(summary: RunSummary) -> Tree:
-    options = flatten(summary.tree)
+    options = options_in_force(flatten(summary.tree))
     return {path: options[path] for path in options if not path.startswith(NOT_A_SETTING)}
 
 

@@ -95,12 +95,24 @@ def closing_lines(results: Mapping[str, Any]) -> list[str]:
     elif results["best_step"] is not None:
         metric, value = results["best_metric"], results["best_value"]
         lines.append(f"best checkpoint: step {results['best_step']:,}, by validation {metric} {value:.4f}")
+    if "test" not in results["metrics"] and (note := selection_note(results, has_test=False)):
+        lines.append(note)
     lines += [
         f"for comparison, {split} {describe_baselines(baselines)}"
         for split, baselines in results["baselines"].items()
         if baselines
     ]
     return lines
+
+
+def selection_note(results: Mapping[str, Any], *, has_test: bool) -> str | None:
+    """Return a note that validation chose the checkpoint and flatters it, or None if it chose nothing."""
+    if results.get("uses_last") or results.get("best_step") is None:
+        return None
+    chosen = "the checkpoint was chosen on the validation examples, so their score is optimistic"
+    if has_test:
+        return f"{chosen}; --split test has others"
+    return f"no test set: {chosen}; give one (for your own data: task.data.test=FILE)"
 
 
 def describe_baselines(baselines: Mapping[str, Any]) -> str:

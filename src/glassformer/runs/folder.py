@@ -52,6 +52,8 @@ WARNING = "WARNING:"
 """Prefix of notes about the data, such as leaks, that are shown with every score."""
 NO_DIFFERENCE: tuple[tuple[Any, Any], ...] = (({}, None), (None, {}))
 """Pairs of values that are the same: an empty dict has no entries that the other config could miss."""
+REPLACED_BY = {"training.batch_size": "training.batch_tokens"}
+"""Options that have no effect while another one is set, and the name of that one."""
 STALLED_AFTER_SECONDS = 120.0
 HEARTBEAT_SECONDS = 1.0
 
@@ -314,7 +316,8 @@ class RunFolder:
 
     def _repr_html_(self) -> str:
         """Return status, metrics and options as HTML for a notebook."""
-        results, options, status = self.results(), flatten(self.config()), self.status()
+        results, status = self.results(), self.status()
+        options = options_in_force(flatten(self.config()))
         metrics: dict[str, dict[str, float]] = results.get("metrics", {})
         names = list(dict.fromkeys(name for measured in metrics.values() for name in measured))
         rows = [["", *names]]
@@ -396,6 +399,11 @@ def differences(old: Tree, new: Tree) -> dict[str, tuple[Any, Any]]:
     left, right = flatten(old), flatten(new)
     pairs = {path: (left.get(path), right.get(path)) for path in {**left, **right}}
     return {path: pair for path, pair in pairs.items() if pair[0] != pair[1] and pair not in NO_DIFFERENCE}
+
+
+def options_in_force(options: Tree) -> Tree:
+    """Return the options of a flattened config without those that another option replaces."""
+    return {path: value for path, value in options.items() if options.get(REPLACED_BY.get(path, "")) is None}
 
 
 def environment(data_checksum: str, threads: int) -> dict[str, Any]:

@@ -275,6 +275,7 @@ class InspectedRun:
         *,
         output: int | None = None,
         rather_than: str | None = None,
+        progress: Progress | None = None,
     ) -> TokenAttribution | LogitParts:
         """Return what carries the model's output rather than another one.
 
@@ -301,11 +302,17 @@ class InspectedRun:
             other=other,
             text=shown,
             untrained=self._untrained(),
+            progress=progress,
         )
-        return replace(found, warning=self._warning(shown))
+        warnings = [each for each in (self._warning(shown), found.baseline_warning) if each is not None]
+        return replace(found, warning="; ".join(warnings) or None)
 
     def attribution_matrix(
-        self, text: str | Sequence[Any] | None = None, method: Method = "integrated-gradients"
+        self,
+        text: str | Sequence[Any] | None = None,
+        method: Method = "integrated-gradients",
+        *,
+        progress: Progress | None = None,
     ) -> tuple[list[str], np.ndarray]:
         """Return the generated tokens of an encoder-decoder, and the attributions (generated, input)."""
         from glassformer.inspection.gradients import attribution_matrix
@@ -314,7 +321,7 @@ class InspectedRun:
         if not isinstance(self.task, Seq2SeqTask):
             hint = "attribute without --matrix: this model has no decoder"
             raise user_error("only an encoder-decoder generates from an input", path="matrix", hint=hint)
-        return attribution_matrix(self.model, self.task, self._input(text)[0], method)
+        return attribution_matrix(self.model, self.task, self._input(text)[0], method, progress=progress)
 
     @cached_property
     def input_columns(self) -> list[str] | None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from glassformer.core.config import validate
 from glassformer.data.readers import DataConfig
-from glassformer.evaluation.intervals import Interval, ratio_interval
+from glassformer.evaluation.intervals import Interval, ratio_interval, share_interval
 from glassformer.storage.files import atomic_write
 from glassformer.tasks.classification import ClassificationConfig
 from glassformer.tasks.text import DataReport, Texts
@@ -201,12 +201,13 @@ def measure_baseline(task: ClassificationConfig) -> BaselineResult:
             best, best_accuracy, best_strength = model, accuracy, strength
     assert best is not None
     correct = _correct(best.predict(test), splits["test"])
+    ones = np.ones(len(correct))
     return BaselineResult(
         labels=len(splits["train"]),
         strength=best_strength,
         validation_accuracy=best_accuracy,
         test_accuracy=float(correct.mean()),
-        interval=ratio_interval(correct, np.ones(len(correct))),
+        interval=ratio_interval(correct, ones) or share_interval(correct, ones),
         test_examples=len(correct),
         features=train.shape[1],
         seconds=round(time.perf_counter() - started, 3),

@@ -24,7 +24,14 @@ from starlette.responses import Response
 
 from glassformer.core.config import Tree, dump_yaml, flatten
 from glassformer.core.errors import UserError
-from glassformer.runs.folder import CONFIG, CONFIG_JSON, RunFolder, Status, list_run_groups
+from glassformer.runs.folder import (
+    CONFIG,
+    CONFIG_JSON,
+    RunFolder,
+    Status,
+    list_run_groups,
+    options_in_force,
+)
 from glassformer.storage.files import SUMS
 from glassformer.studio import limits
 from glassformer.studio.models import model_info
@@ -449,7 +456,7 @@ def _described(studio: Studio, folder: RunFolder) -> dict[str, Any]:
     return {
         "name": folder.path.name,
         **_status_document(read_status(folder)),
-        "config": flatten(config),
+        "config": options_in_force(flatten(config)),
         "yaml": dump_yaml(config),
         "results": folder.results(),
         "warnings": [*folder.warnings(), *folder.training_warnings()],
@@ -506,7 +513,7 @@ async def compare(studio: Studio, request: Request) -> Response:
 
 def _differences(folders: list[RunFolder]) -> list[dict[str, Any]]:
     """Return the runs of each task, and the values of the options in which they differ."""
-    options = {folder.path.name: flatten(folder.config()) for folder in folders}
+    options = {folder.path.name: options_in_force(flatten(folder.config())) for folder in folders}
     found = []
     for task, group in group_by_task(options).items():
         _, different = compare_options(list(group.values()))

@@ -35,6 +35,25 @@ FRAME_MILLISECONDS = 1000 / 60
 ShowMaps = Callable[[AttentionMaps], None]
 
 
+def test_axes_with_positions_say_so(open_page: OpenPage) -> None:
+    """The numbers 0, 5, 10 beside the map of a sequence of digits looked like tokens."""
+    page = open_page("#/runs")
+    draw = """async ([count, pixels]) => {
+      const { drawAxes } = await import("/static/axes.js");
+      const texts = [];
+      const context = new Proxy({}, { get: (_, name) => (...values) =>
+        name === "fillText" ? texts.push(values[0]) : { width: 7 } });
+      const tokens = Array.from({ length: count }, (_, index) => `t${index}`);
+      const box = { left: 42, top: 6, mapWidth: pixels, mapHeight: pixels };
+      const view = { row: 0, rows: count, column: 0, columns: count };
+      drawAxes(context, box, view, { queries: tokens, keys: tokens, first_query: 0 }, {});
+      return texts;
+    }"""
+    small, large = (page.page.evaluate(draw, [24, pixels]) for pixels in (264, 480))
+    assert "position" in small and {"0", "5", "10"} <= set(small) and "t5" not in small
+    assert "position" not in large and "t5" in large
+
+
 @pytest.fixture
 def look_at(monkeypatch: pytest.MonkeyPatch) -> ShowMaps:
     """Make the studio return the given weights."""

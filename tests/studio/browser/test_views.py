@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import shutil
 from pathlib import Path
@@ -68,6 +69,33 @@ def test_runs_are_listed_with_curves_and_differences(open_page: OpenPage) -> Non
     page.until("() => document.querySelector('.chart .ytick')")
     assert page.page.get_by_label("Log axis").is_checked()
     assert not page.page.locator("tr[data-run=writing] input").is_checked()
+
+
+def test_curves_of_few_points_are_not_smoothed(open_page: OpenPage, runs: Path) -> None:
+    """The smoothed line lags: the loss of a short run was drawn at 0.47 where it was 0.006."""
+    shutil.copytree(runs / "watched", runs / "long")
+    try:
+        events = runs / "long" / "events.jsonl"
+        (first, *_) = [
+            line for line in events.read_text().splitlines() if json.loads(line)["event"] == "step"
+        ]
+        last = json.loads(events.read_text().splitlines()[-1]).get("step", 0)
+        more = [json.dumps(json.loads(first) | {"step": last + step}) for step in range(1, 61)]
+        events.write_text(events.read_text() + "".join(f"{line}\n" for line in more))
+        page = open_page("#/runs?select=watched")
+        for name, strength, words in (
+            ("watched", "0", "line: training · rings"),
+            ("long", "0.5", "smoothed above the raw values"),
+        ):
+            page.open(f"#/runs?select={name}")
+            page.see(f".legend [data-run={name}]")
+            page.see(".legend", words)
+            assert page.page.get_by_label("Smoothing").input_value() == strength
+            assert "smooth=" not in page.page.url
+        page.open("#/runs?select=watched&smooth=0.9")
+        page.see(".legend", "smoothed above the raw values")
+    finally:
+        shutil.rmtree(runs / "long")
 
 
 def test_runs_are_found_by_name_task_status_and_option(open_page: OpenPage) -> None:
@@ -370,6 +398,11 @@ def test_the_film_moves_map_scores_and_loss_together(open_page: OpenPage) -> Non
     page.see(".film-step", last)
     page.see("button", "Play")  # it has reached the end
     assert check_exports(page, "Map")[0][0] == "site"
+    for route, name in (("#/film/watched", "Loss"), ("#/run/watched", "Curves")):
+        page.open(route)
+        page.see(f"section.panel[aria-label='{name}']")
+        # The curves of the existing run: to train it again would draw none.
+        assert re.fullmatch(r"glassformer report \S*watched --out report.html", command_of(page, name))
 
 
 _FILM_STATE = (

@@ -10,6 +10,8 @@ import { empty, skeleton } from "./states.js";
 
 const SECONDS = 1;
 const SECONDS_AT_REST = 5;
+/** Smoothing until a reader moves the slider. Below this number of points there is none: a line that lags would be wrong. */
+const SMOOTHNESS = 0.5, SMOOTHED_POINTS = 50;
 
 export class CurvePanel {
   /** `onStatus(eventLog)` is called for every run that has changed; `colourOf(name)` is the colour number of a run, `smoothing(name)` its label smoothing. */
@@ -17,14 +19,15 @@ export class CurvePanel {
     Object.assign(this, { signal, onStatus, colourOf, commandOf, smoothing, eventLogs: new Map(), shown: [] });
     this.metric = params.get("metric") ?? "loss";
     this.isLog = params.get("log") === "1";
-    this.smoothness = Math.min(Math.max(Number(params.get("smooth") ?? 0.5) || 0, 0), 0.99);
+    // null: by the number of points, until a reader moves the slider.
+    this.smoothness = params.has("smooth") ? Math.min(Math.max(Number(params.get("smooth")) || 0, 0), 0.99) : null;
     this.chart = new Chart({ height, label: "training curves" });
     this.legend = make("ul.legend");
     this.body = make("div", {}, skeleton(6, "Loading the curves"));
     this.metrics = choice([["loss", "loss"]], "loss", (value) => { this.metric = value; this.save(); });
     const log = make("input", { type: "checkbox", checked: this.isLog, onchange: () => { this.isLog = log.checked; this.save(); } });
-    const smooth = make("input", {
-      type: "range", min: 0, max: 0.99, step: 0.01, value: this.smoothness,
+    const smooth = this.slider = make("input", {
+      type: "range", min: 0, max: 0.99, step: 0.01, value: this.smoothness ?? 0,
       oninput: () => { this.smoothness = Number(smooth.value); this.save(); },
     });
     this.element = panel(title, { files: this.chart.files(), name: "curves", command, tools: [
@@ -34,7 +37,7 @@ export class CurvePanel {
   }
 
   save() {
-    remember({ metric: this.metric, log: this.isLog ? "1" : null, smooth: String(this.smoothness) });
+    remember({ metric: this.metric, log: this.isLog ? "1" : null, smooth: this.smoothness === null ? null : String(this.smoothness) });
     this.draw();
   }
 
@@ -87,19 +90,23 @@ export class CurvePanel {
       }
       return;
     }
+    let strongest = 0;
     const series = eventLogs.map((eventLog) => {
       const index = this.colourOf(eventLog.name);
       const { training, validation } = eventLog.curve(this.metric);
       const usable = this.isLog ? training.filter(([, value]) => value > 0) : training;
-      const values = smoothed(usable.map(([, value]) => value), this.smoothness);
+      const strength = this.smoothness ?? (usable.length < SMOOTHED_POINTS ? 0 : SMOOTHNESS);
+      strongest = Math.max(strongest, strength);
+      const values = smoothed(usable.map(([, value]) => value), strength);
       return {
-        name: eventLog.name, colour: seriesColour(index), dash: seriesDash(index), raw: this.smoothness ? usable : null,
+        name: eventLog.name, colour: seriesColour(index), dash: seriesDash(index), raw: strength ? usable : null,
         points: usable.map(([step], at) => [step, values[at]]), dots: this.isLog ? validation.filter(([, value]) => value > 0) : validation,
       };
     });
+    if (this.smoothness === null) this.slider.value = strongest;
     if (!this.chart.element.isConnected) this.body.replaceChildren(this.chart.element, this.legend);
     this.legend.replaceChildren(...eventLogs.map(({ name }) => make("li", { data: { run: name } }, swatch(this.colourOf(name)), name)),
-      make("li.muted", {}, "line: training, smoothed above the raw values · rings: validation"), ...this.lossNote());
+      make("li.muted", {}, strongest ? "line: training, smoothed above the raw values · rings: validation" : "line: training · rings: validation"), ...this.lossNote());
     this.chart.show(series, { isLog: this.isLog, y: words(this.metric), revision: `${this.metric}${this.isLog}` });
   }
 

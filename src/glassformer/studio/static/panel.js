@@ -79,6 +79,10 @@ function exportMenu(files, name) {
 /** Quote words for a shell. */
 export const shellWords = (words) => words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`)).join(" ");
 
+/** Return the command of a report, which draws the curves of existing runs. */
+export const reportCommand = (studio, names) =>
+  shellWords(["glassformer", "report", ...names.map((name) => `${studio.runs_shown}/${name}`), "--out", "report.html", ...studio.plugin_words]);
+
 /** Show the terminal command for the same result, with a button that copies it. */
 export function commandLine(text) {
   const code = make("code");

@@ -4,7 +4,7 @@ import { ask, path } from "./api.js";
 import { Chart, seriesColour } from "./curves.js";
 import { button, choice, field, make, number } from "./dom.js";
 import { StudioMaps } from "./maps.js";
-import { panel } from "./panel.js";
+import { panel, reportCommand } from "./panel.js";
 import { go, here, remember, wholeNumber } from "./route.js";
 import { empty, failure, fill, working } from "./states.js";
 import { chosenIn, goIfAccepted, loadRun, listenToKeys, makeDetail, runNames, subjectBar } from "./subject.js";
@@ -61,7 +61,7 @@ class Film {
       make("div.film-bar", {}, this.play, this.slider, this.position),
       last === 0 ? make("p.note", {}, "This run has one checkpoint. This option keeps more of them: ", make("code", {}, "inspection.keep_snapshots=true")) : null,
       make("div.film", {}, this.map, make("div.side", {},
-        panel("Loss", { trust: "fact", files: this.loss.files(), name: `${name}-loss`, command }, this.loss.element),
+        panel("Loss", { trust: "fact", files: this.loss.files(), name: `${name}-loss`, command: reportCommand(studio, [name]) }, this.loss.element),
         hasScores
           ? panel("Head scores", { trust: "fact", files: this.scores.files(), name: `${name}-head-scores`, command, tools: [field("Pattern", this.patterns, "inline")] }, this.scores.element, this.scoreNow)
           : panel("Head scores", {}, empty("This run has no head scores", "This option records them during training:", make("code", {}, "inspection.probe_heads=true"))))));

@@ -4,7 +4,7 @@ import { ask, path } from "./api.js";
 import { CurvePanel } from "./curve-panel.js";
 import { tableFigure } from "./charts.js";
 import { button, make, metric, number, option, words } from "./dom.js";
-import { explained, figureFiles, panel, shellWords } from "./panel.js";
+import { explained, figureFiles, panel, reportCommand, shellWords } from "./panel.js";
 import { link } from "./route.js";
 import { failure, working } from "./states.js";
 import { describeRun, isRun } from "./subject.js";
@@ -28,7 +28,7 @@ export async function showRun(root, { name, params, studio, signal }) {
   };
   const showRest = () => rest.replaceChildren(...[logPanel(about), warningsPanel(about), resultsPanel(about, studio), optionsPanel(about)].filter(Boolean));
   const curves = new CurvePanel(params, signal, {
-    height: 340, command: about.command, smoothing: () => about.config["training.label_smoothing"] ?? 0, colourOf: () => row?.colour ?? 0,
+    height: 340, command: reportCommand(studio, [name]), smoothing: () => about.config["training.label_smoothing"] ?? 0, colourOf: () => row?.colour ?? 0,
     onStatus: async (eventLog) => {
       const hasChanged = eventLog.status !== about.status;
       showStatus(eventLog.status, eventLog.step, eventLog.total);

@@ -5,7 +5,7 @@ import { tableFigure } from "./charts.js";
 import { CurvePanel } from "./curve-panel.js";
 import { swatch } from "./curves.js";
 import { choice, duration, field, make, metric, number, option, words } from "./dom.js";
-import { figureFiles, panel, shellWords } from "./panel.js";
+import { figureFiles, panel, reportCommand, shellWords } from "./panel.js";
 import { link, remember } from "./route.js";
 import { empty, skeleton } from "./states.js";
 import { isRun } from "./subject.js";
@@ -30,7 +30,7 @@ export async function showRuns(root, { params, studio, signal }) {
   const colours = new Map();
   const curves = new CurvePanel(params, signal, {
     colourOf: (name) => colours.get(name) ?? 0,
-    commandOf: (names) => shellWords(["glassformer", "report", ...names.map((name) => `${studio.runs_shown}/${name}`), "--out", "report.html", ...studio.plugin_words]),
+    commandOf: (names) => reportCommand(studio, names),
   });
   let runs = [], tasks = {};
   const rows = () => tableRows(runs);
