@@ -60,6 +60,7 @@ def locations(report: Report, kind: str) -> list[Location]:
         ("é\nt\u2028wo\n", "line-separator", 2, 4, "t\\u2028wo"),
         ("one\nt\u2029wo\n", "line-separator", 2, 5, "t\\u2029wo"),
         ("one\nt\x85wo\n", "line-separator", 2, 5, "t\\x85wo"),
+        ("one\nt\x80wo\n", "c1-control", 2, 5, "t\\x80wo"),
         ("one\nt\x0bwo\n", "line-separator", 2, 5, "t\\x0bwo"),
         ("one\nt\x0cwo\n", "line-separator", 2, 5, "t\\x0cwo"),
         ("one\n\nthree\n", "empty-line", 2, 4, ""),
@@ -79,6 +80,14 @@ def test_a_finding_and_its_location(
     assert (location.file, location.line, location.byte, location.excerpt) == (str(path), line, byte, shown)
     others = set(counts(report)) - {kind, "no-final-newline", "nul"}
     assert not others
+
+
+@pytest.mark.parametrize(("euro", "encoding"), [(b"", "latin-1"), (b" \x80", "cp1252")])
+def test_the_likely_encoding_is_suggested(euro: bytes, encoding: str, write: Write) -> None:
+    path = write("a.txt", b"".join(b"caf\xe9 %d%b\n" % (number, euro) for number in range(20)))
+    assert check({"train": [path]}).encoding == encoding
+    corpus = Corpus({"train": [path]}, encoding="latin-1")
+    assert bool(counts(check_corpora([corpus])).get("c1-control")) == bool(euro)
 
 
 def test_good_files_have_no_findings(write: Write) -> None:

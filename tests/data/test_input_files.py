@@ -125,6 +125,16 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
         with pytest.raises(UserError, match=message):
             list(InputFile.open(tmp_path / name, None))
+    path = tmp_path / "cp1252.txt"
+    path.write_bytes(b"7 \x80\n" * 20)
+    file = InputFile.open(path, None)
+    assert all(row.error for row in file)
+    assert file.warnings == ("WARNING: cp1252.txt: if the file is cp1252: --encoding cp1252",)
+    file = InputFile.open(path, None, encoding="latin-1")
+    assert [row.error for row in file] == [None] * 20
+    assert (
+        len(file.warnings) == 1 and "U+0080" in file.warnings[0] and "--encoding cp1252" in file.warnings[0]
+    )
     (tmp_path / "latin.txt").write_bytes("é\n".encode("latin-1"))
     assert [row.input for row in InputFile.open(tmp_path / "latin.txt", None, encoding="latin-1")] == ["é"]
     (tmp_path / "odd.txt").write_bytes("é\n".encode("utf-16") + b"x")

@@ -174,9 +174,14 @@ class _Check:
             self._check_corpus(reader.corpus, splits, reader.has_classes)
         summaries = [scanned.summary for scanned in self.scanned.values()]
         source = readers[0].source(self.has_values) if len(readers) == 1 else ""
-        is_latin = self.findings.count("invalid-utf8") > MAX_BAD_LINES
-        found = self.findings.in_order()
-        return Report(summaries, found, self.leaks, self.classes, source, "latin-1" if is_latin else "")
+        is_other = self.findings.count("invalid-utf8") > MAX_BAD_LINES
+        encoding = self._likely_encoding() if is_other else ""
+        return Report(summaries, self.findings.in_order(), self.leaks, self.classes, source, encoding)
+
+    def _likely_encoding(self) -> str:
+        """Return the encoding that fits all files that are not UTF-8; empty if none does."""
+        likely = {scanned.file.likely_encoding() for scanned in self.scanned.values()} - {"utf-8"}
+        return "" if "" in likely else "cp1252" if "cp1252" in likely else "latin-1"
 
     def _other_encoding(self, corpora: Sequence[Corpus]) -> str | None:
         """Report a file that begins as UTF-16 or UTF-32. Every further finding would be about its bytes."""

@@ -33,8 +33,8 @@ LONG_CELL_LINES = 5
 """Number of lines from which a quoted cell is suspicious if most of its lines look like rows."""
 VERY_LONG_CELL_LINES = 100
 """Number of lines above which every quoted cell is suspicious."""
-MAX_CELLS_NOTED = 3
-"""Maximum number of suspicious cells that training warns of."""
+MAX_NOTED = 3
+"""Maximum number of suspicious cells, or of files with control characters, that training warns of."""
 MORE_DATA = "add more data, or name one file per split"
 
 
@@ -83,10 +83,11 @@ class Stream:
         from glassformer.data.catalogue import short_name  # the catalogue is slow to read
 
         layout = self.layout()
+        notes = self.warnings()
         if layout is None:
-            return ()
+            return tuple(notes)
         name = short_name(self.sources[0].path)
-        notes = [f"{name} is read {layout.describe()}"]
+        notes = [f"{name} is read {layout.describe()}", *notes]
         notes += [f"WARNING: {name}: {warning}" for warning in layout.warnings()]
         if layout.more_text and "input" not in layout.candidates:
             option = options_hint(TRAINING, columns=f"'{layout.option()}'")
@@ -99,6 +100,11 @@ class Stream:
             advice = f"{option} (as now); if the first line is an example: task.data.header=false"
             notes.append(f"WARNING: {name}: the header does not name {chosen}; to choose: {advice}")
         return tuple(notes)
+
+    def warnings(self) -> list[str]:
+        """Return warnings about the characters of the texts that were read."""
+        found = (warning for source in self.sources for warning in source.warnings)
+        return list(islice(found, MAX_NOTED))
 
     def layout(self) -> TableLayout | None:
         """Return the columns of a table or of JSON rows; None for other formats."""
@@ -328,7 +334,7 @@ class CommaTable(Table):
             *super().notes,
             *(
                 f"WARNING: {name}, line {number}: one quoted cell spans {lines:,} lines: is a quote unclosed?"
-                for number, lines in islice(sorted(self._long_cells.items()), MAX_CELLS_NOTED)
+                for number, lines in islice(sorted(self._long_cells.items()), MAX_NOTED)
             ),
         )
 
@@ -431,9 +437,12 @@ class ClassFolder(Stream):
     @property
     def notes(self) -> tuple[str, ...]:
         if not self.left_out:
-            return ()
+            return tuple(self.warnings())
         names = ", ".join(entry.name for entry in self.left_out)
-        return (f"{self.folder.path.name}: not read as classes: {names}; to read them: {CLASSES_HINT}",)
+        return (
+            f"{self.folder.path.name}: not read as classes: {names}; to read them: {CLASSES_HINT}",
+            *self.warnings(),
+        )
 
     def records(self) -> Iterator[Record]:
         number = 0

@@ -9,7 +9,7 @@ import codecs
 import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ from glassformer.data.formats import Stream, Table
 from glassformer.data.json_rows import JsonLines
 from glassformer.data.readers import ENDINGS, DataConfig, Format, file_ending
 from glassformer.data.roles import CLASSIFIER_NAMES, column_contents
-from glassformer.data.text_files import TextFile, check_encoding, undecoded
+from glassformer.data.text_files import MAX_BAD_LINES, TextFile, check_encoding, undecoded
 
 
 class InputRow(NamedTuple):
@@ -53,6 +53,8 @@ class InputFile:
     stream: Stream
     issues: list[Issue]
     """Issues that reading has found since the last row."""
+    undecoded: list[int] = field(default_factory=list)
+    """Numbers of the rows read so far whose text is not UTF-8."""
 
     @classmethod
     def open(
@@ -122,8 +124,18 @@ class InputFile:
             value = record.values["input"]
             row = value if record.row is None else record.row
             error = undecoded(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            self.undecoded.extend([record.number] if error else ())
             yield InputRow(record.number, value if error is None else None, row, error)
         yield from self._errors()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings about the characters of the rows read so far."""
+        (source,) = self.stream.sources
+        found = [*source.warnings]
+        if len(self.undecoded) > MAX_BAD_LINES and (likely := source.likely_encoding()):
+            found.append(f"WARNING: {source.path.name}: if the file is {likely}: --encoding {likely}")
+        return tuple(found)
 
     def _errors(self) -> list[InputRow]:
         """Return an `InputRow` with an error for each row that could not be read since the last call."""
