@@ -68,6 +68,15 @@ def test_a_file_without_the_names_is_asked_about(tmp_path: Path) -> None:
     assert items(tmp_path, "a.csv", "content,label\na,x\n", train, columns=["content"])[0][0] == "a"
 
 
+def test_a_file_without_a_header_is_advised_to_be_read_without_one(tmp_path: Path) -> None:
+    train = layout(tmp_path, "text,label\nOne,x\n")
+    rows = "".join(f"some words of row {number},{'ab'[number % 2]}\n" for number in range(20))
+    with pytest.raises(UserError) as error:
+        items(tmp_path, "a.csv", rows, train)
+    hint = error.value.details[0].hint
+    assert hint.startswith("--header false, if the file has no header line; name the input's column")
+
+
 def test_the_columns_that_are_suggested_can_be_the_input(tmp_path: Path) -> None:
     train = layout(tmp_path, "text,label\nOne,x\n")
     rows = "".join(f"{number},some words of it,{'ab'[number % 2]}\n" for number in range(20))

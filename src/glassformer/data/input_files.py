@@ -201,9 +201,13 @@ def _require_one_column(stream: Table, header: bool | None) -> None:
 
 def _reject_header(stream: Table, first: Sequence[str]) -> None:
     """Raise UserError if the first line looks like a header, but the training file had none."""
-    rows = [fields for _, fields in islice(stream.fields(), 1, HEADER_ROWS) if len(fields) == len(first)]
-    if looks_like_header(first, rows):
+    if _has_header(stream, first):
         raise _ambiguous("is the first line a header? The training file has none.", first, stream)
+
+
+def _has_header(stream: Table, first: Sequence[str]) -> bool:
+    rows = [fields for _, fields in islice(stream.fields(), 1, HEADER_ROWS) if len(fields) == len(first)]
+    return looks_like_header(first, rows)
 
 
 def _ambiguous(problem: str, first: Sequence[str], stream: Table) -> UserError:
@@ -263,6 +267,9 @@ def _by_name(
 def _mismatch(problem: str, first: Sequence[Any], stream: Stream, train: TableLayout) -> Exception:
     likely = _likely_inputs(map(str, first), stream, len(train.columns["input"]))
     name = "name the input's column" + ("s" if len(likely) > 1 else "")
-    hint = f"{name}, such as {_columns_option(likely)}; --header false, if the file has no header line"
+    choices = [f"{name}, such as {_columns_option(likely)}", "--header false, if the file has no header line"]
+    if isinstance(stream, Table) and len(first) == train.width and not _has_header(stream, first):
+        choices.reverse()  # the first line is an example
+    hint = "; ".join(choices)
     beginning = " | ".join(map(str, first))
     return Reference(train, "train").mismatch(problem, beginning, path=stream.name, hint=hint)
