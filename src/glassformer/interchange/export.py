@@ -349,8 +349,8 @@ class Target(ABC):
             if mine is None or others is None:
                 continue
             left, right = _plain(mine[number]), _plain(others[number])
-            is_number = ours.margins is not None and isinstance(left, str) and isinstance(right, str)
-            if is_number and abs(float(left) - float(right)) <= ours.margins[number]:
+            margin = 0.0 if ours.margins is None else ours.margins[number]
+            if margin and isinstance(left, str) and abs(float(left) - float(str(right))) <= margin:
                 continue
             if left != right:
                 return f"{what}: {shorten(repr(left), 60)} here, {shorten(repr(right), 60)} there"
