@@ -374,3 +374,16 @@ def test_a_harmless_note_takes_one_line(capfd: pytest.CaptureFixture[str], folde
     lines = see(capfd, "check", "a.csv").splitlines()
     start = lines.index("note: lines end in CR LF \u00b7 fine: read as LF")
     assert lines[start + 1 : start + 3] == ["", "usable for training; 1 kind of note"]
+
+
+def test_a_folder_of_many_files_has_one_row_per_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(60):
+        path = Path("mail") / ("ham", "spam")[number % 2] / f"{number}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"a mail, number {number}\n")
+    assert main(["data", "check", "mail"]) == 0
+    table = capfd.readouterr().out.partition("class  ")[0]
+    assert table.count("(30 files)") == 2 and ".txt" not in table and "more" not in table

@@ -14,11 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.core.errors import UserError
+from glassformer.cli import main
+from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.data import check as check_module
 from glassformer.data import text_files
 from glassformer.data.check import Corpus, Limits, check_corpora
 from glassformer.data.findings import Findings, Location, Report, excerpt
+from glassformer.data.labels import label_warnings
+from glassformer.data.roles import comma_number
+from glassformer.tasks.base import parse_number
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -60,6 +64,7 @@ def locations(report: Report, kind: str) -> list[Location]:
         ("é\nt\u2028wo\n", "line-separator", 2, 4, "t\\u2028wo"),
         ("one\nt\u2029wo\n", "line-separator", 2, 5, "t\\u2029wo"),
         ("one\nt\x85wo\n", "line-separator", 2, 5, "t\\x85wo"),
+        ("one\nt\x80wo\n", "c1-control", 2, 5, "t\\x80wo"),
         ("one\nt\x0bwo\n", "line-separator", 2, 5, "t\\x0bwo"),
         ("one\nt\x0cwo\n", "line-separator", 2, 5, "t\\x0cwo"),
         ("one\n\nthree\n", "empty-line", 2, 4, ""),
@@ -79,6 +84,97 @@ def test_a_finding_and_its_location(
     assert (location.file, location.line, location.byte, location.excerpt) == (str(path), line, byte, shown)
     others = set(counts(report)) - {kind, "no-final-newline", "nul"}
     assert not others
+
+
+@pytest.mark.parametrize(("euro", "encoding"), [(b"", "latin-1"), (b" \x80", "cp1252")])
+def test_the_likely_encoding_is_suggested(euro: bytes, encoding: str, write: Write) -> None:
+    path = write("a.txt", b"".join(b"caf\xe9 %d%b\n" % (number, euro) for number in range(20)))
+    assert check({"train": [path]}).encoding == encoding
+    corpus = Corpus({"train": [path]}, encoding="latin-1")
+    assert bool(counts(check_corpora([corpus])).get("c1-control")) == bool(euro)
+
+
+def quoted_tsv(rows: int, is_multiline: bool = False) -> str:
+    """Return a table with quotes around all fields, or only around texts of two lines."""
+    lines = [f'"a text {row}"\t"{("bad", "good")[row % 2]}"' for row in range(rows)]
+    if is_multiline:
+        lines[1::2] = [f'"a text\n of two lines {row}"\tgood' for row in range(1, rows, 2)]
+    return "\n".join(["text\tlabel" if is_multiline else '"text"\t"label"', *lines]) + "\n"
+
+
+@pytest.mark.parametrize("is_multiline", [False, True])
+def test_quotes_around_the_fields_of_a_tsv_file(
+    is_multiline: bool, write: Write, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = write("a.tsv", quoted_tsv(40, is_multiline))
+    report = check({"train": [path]})
+    assert report.count("quoted-fields") == 1 and report.passed != is_multiline
+    assert "task.data.format=csv" in "".join(report.files[0].notes)
+    if is_multiline:
+        assert main(["train", "classification", f"task.data.train={path}", "--quiet"]) == 2
+        assert "quotes enclose the fields: task.data.format=csv" in capfd.readouterr().err
+    assert check_corpora([Corpus({"train": [path]}, format="csv")]).passed
+
+
+def test_quotes_inside_texts_are_ordinary_in_a_tsv_file(write: Write) -> None:
+    texts = ['"Great," she said', "no quote", '"quoted"', 'a "word"', "last", "and", "more"]
+    path = write("a.tsv", "".join(f"{text}\t{'ab'[row % 2]}\n" for row, text in enumerate(texts * 3)))
+    assert check({"train": [path]}).count("quoted-fields") == 0
+
+
+def test_classes_add_up_to_the_examples(write: Write) -> None:
+    """A first line that may be a header is read as an example, and its label is a class."""
+    report = check({"train": [write("a.tsv", quoted_tsv(40))]})
+    assert report.count("maybe-header") == 1 and report.files[0].examples == 41
+    assert {each.label: each.count for each in report.classes} == {
+        '"bad"': 20,
+        '"good"': 20,
+        '"label"': 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        ("14,7", "decimal comma? write 14.7"),
+        ("1.200,5", "decimal comma? write 1200.5"),
+        ("1,200,300", "thousands separators? write 1200300"),
+        ("-1,200.5", "thousands separators? write -1200.5"),
+        ("1,200", "thousands separator? write 1200; decimal comma? write 1.200"),
+    ],
+)
+def test_numbers_with_a_comma(number: str, advice: str, write: Write) -> None:
+    rows = [f"a text of row {row};{number if row % 2 else row}" for row in range(20)]
+    path = write("a.csv", "\n".join(["text;hours", *rows]) + "\n")
+    for corpus in (
+        Corpus({"train": [path]}),
+        Corpus({"train": [path]}, roles={"input": "text", "target": "hours"}, has_classes=False),
+    ):
+        report = check_corpora([corpus])
+        assert report.count("comma-number") == 10 and not report.passed
+        assert locations(report, "comma-number")[0].detail == advice
+    assert check({"train": [path]}).source == "classification task.target=number"
+    with pytest.raises(ErrorDetail) as error:
+        parse_number(number)
+    assert error.value.hint == advice
+    labels = Corpus({"train": [path]}, roles={"input": "text", "target": "hours"}, has_classes=True)
+    assert check_corpora([labels]).count("comma-number") == 0
+    (warning,) = label_warnings({number: 3, "2": 4})
+    assert advice in warning and "task.target=number" in warning
+
+
+@pytest.mark.parametrize("text", ["", "a,b", "1, 2", "14.7", "1,2,3", "12,34,5", "2024-01-01"])
+def test_other_texts_with_commas_are_not_numbers(text: str) -> None:
+    assert comma_number(text) == ""
+
+
+def test_labels_are_compared_without_the_spaces_around_them(write: Write) -> None:
+    rows = ["a\tgood", "b\tbad", "a\tgood ", "b\tgood", "c\tbad"] + [f"{row}\tbad" for row in range(9)]
+    report = check({"train": [write("a.tsv", "\n".join(rows) + "\n")]})
+    assert counts(report) == {"duplicate": 1, "two-labels": 1, "label-spaces": 1}
+    (spaces,) = locations(report, "label-spaces")
+    assert (spaces.line, spaces.detail, spaces.excerpt) == (3, "'good '", "a")
+    assert {each.label: each.count for each in report.classes} == {"bad": 11, "good": 3}
 
 
 def test_good_files_have_no_findings(write: Write) -> None:
@@ -364,7 +460,7 @@ def test_label_typos(labels: dict[str, int], typos: dict[str, str], write: Write
     path = write("a.tsv", "".join(f"{text}\t{label}\n" for text, label in rows))
     report = check({"train": [path]}, Limits(max_locations=None))
     assert report.count("label-typo") == sum(labels[typo] for typo in typos)
-    found = {location.detail for finding in report.findings for location in finding.locations}
+    found = {location.detail for location in locations(report, "label-typo")} if typos else set()
     assert found == {f"{typo!a}: {meant!a}?" for typo, meant in typos.items()}
 
 

@@ -68,6 +68,15 @@ def test_a_file_without_the_names_is_asked_about(tmp_path: Path) -> None:
     assert items(tmp_path, "a.csv", "content,label\na,x\n", train, columns=["content"])[0][0] == "a"
 
 
+def test_a_file_without_a_header_is_advised_to_be_read_without_one(tmp_path: Path) -> None:
+    train = layout(tmp_path, "text,label\nOne,x\n")
+    rows = "".join(f"some words of row {number},{'ab'[number % 2]}\n" for number in range(20))
+    with pytest.raises(UserError) as error:
+        items(tmp_path, "a.csv", rows, train)
+    hint = error.value.details[0].hint
+    assert hint.startswith("--header false, if the file has no header line; name the input's column")
+
+
 def test_the_columns_that_are_suggested_can_be_the_input(tmp_path: Path) -> None:
     train = layout(tmp_path, "text,label\nOne,x\n")
     rows = "".join(f"{number},some words of it,{'ab'[number % 2]}\n" for number in range(20))
@@ -125,6 +134,16 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
         with pytest.raises(UserError, match=message):
             list(InputFile.open(tmp_path / name, None))
+    path = tmp_path / "cp1252.txt"
+    path.write_bytes(b"7 \x80\n" * 20)
+    file = InputFile.open(path, None)
+    assert all(row.error for row in file)
+    assert file.warnings == ("WARNING: cp1252.txt: if the file is cp1252: --encoding cp1252",)
+    file = InputFile.open(path, None, encoding="latin-1")
+    assert [row.error for row in file] == [None] * 20
+    assert (
+        len(file.warnings) == 1 and "U+0080" in file.warnings[0] and "--encoding cp1252" in file.warnings[0]
+    )
     (tmp_path / "latin.txt").write_bytes("é\n".encode("latin-1"))
     assert [row.input for row in InputFile.open(tmp_path / "latin.txt", None, encoding="latin-1")] == ["é"]
     (tmp_path / "odd.txt").write_bytes("é\n".encode("utf-16") + b"x")

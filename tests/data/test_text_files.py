@@ -89,7 +89,8 @@ class TestLines:
         (tmp_path / "a.txt").write_bytes(data)
         message = error_of(tmp_path / "a.txt", ONLY_TEXT)
         assert f"a.txt: not UTF-8 at line {line}, byte {byte} of the file (0x{value})" in message
-        assert "task.data.encoding=latin-1" in message
+        likely = "cp1252" if any(0x80 <= byte < 0xA0 for byte in data.split(b"\n")[line - 1]) else "latin-1"
+        assert f"task.data.encoding={likely}" in message
 
     @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "cp1252", "utf-16-le", "shift_jis"])
     def test_other_encodings(self, tmp_path: Path, encoding: str) -> None:
@@ -385,6 +386,38 @@ def test_files_that_are_not_text_are_named(
     assert main(["data", "check", str(path)]) == 2
     error = capfd.readouterr().err
     assert name in error and "latin-1" not in error and len(error.splitlines()) <= 3
+
+
+@pytest.mark.parametrize(
+    ("data", "likely"),
+    [
+        (b"caf\xe9\n", "latin-1"),
+        (b"\x93caf\xe9\x94\n", "cp1252"),
+        (b"7 \x80\n", "cp1252"),
+        ("déjà 7 €\n".encode() + b"7 \x80\n", "cp1252"),
+        (b"\x81\x8d\n", "NAME"),
+    ],
+)
+def test_bytes_of_windows_1252_are_not_latin_1(tmp_path: Path, data: bytes, likely: str) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=rf"task\.data\.encoding={likely}, "):
+        list(TextFile(path, "task.data.train").lines())
+
+
+@pytest.mark.parametrize(
+    ("encoding", "advice"), [("latin-1", "task.data.encoding=cp1252"), ("utf-8", "decoded as latin-1 before")]
+)
+def test_control_characters_are_a_warning_of_training(tmp_path: Path, encoding: str, advice: str) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_bytes("one\tfine\ntwo\t7 \x80\n".encode(encoding))
+    found = stream(path, LABELLED, encoding=encoding)
+    assert len(list(found)) == 2
+    (warning,) = [note for note in found.notes if "WARNING" in note]
+    assert "a.tsv, line 2: the text has the control character U+0080" in warning and advice in warning
+    path.write_bytes("one\tfiné\ntwo\t7 €\n".encode())
+    found = stream(path, LABELLED)
+    assert len(list(found)) == 2 and not any("WARNING" in note for note in found.notes)
 
 
 def test_a_few_bad_bytes_in_utf8_are_lines_to_repair(tmp_path: Path) -> None:

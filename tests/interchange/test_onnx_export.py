@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from glassformer.interchange import export
+from glassformer.interchange.export import ExportSource, Verification, make_target
 from glassformer.interchange.onnx_export import shipped
 from glassformer.runs.run import Run
-from tests.interchange.small_runs import LANGUAGE, LLAMA, small_run
+from glassformer.tasks.base import show_numbers
+from tests.interchange.small_runs import LANGUAGE, LLAMA, random_run, small_run
 
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
@@ -102,8 +106,6 @@ def check(run: Run, out: Path) -> None:
     """Export a run, and compare what `run.py` prints with the predictions of the run."""
     exported = run.export("onnx", out)
     assert exported.verification.passed and exported.verification.largest_difference < 1e-5
-    from glassformer.interchange.export import ExportSource
-
     texts = [example.text for example in ExportSource.of(run).examples(3)]
     ours = run.predict(texts, decoding={"kind": "greedy"})
     for line, prediction in zip(answers(out, *texts), ours, strict=True):
@@ -128,6 +130,48 @@ def test_a_bad_input_does_not_stop_the_others(capsys: pytest.CaptureFixture[str]
     assert shared["print_answers"](predict, ["a", "", "b"]) == 1
     assert capsys.readouterr().out.splitlines() == ["A (50.0%)", "error: the input is empty", "B (50.0%)"]
     assert shared["print_answers"](predict, ["a"]) == 0
+
+
+def test_help_is_not_an_input(tmp_path: Path) -> None:
+    for name in ("run.py", "text.py"):
+        (tmp_path / name).write_bytes(shipped("onnx_folder", name))
+    command = [sys.executable, str(tmp_path / "run.py"), "--help"]
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0 and 'python run.py "input"' in process.stdout, process.stderr
+
+
+@pytest.mark.parametrize("target", ["onnx", "web"])
+def test_numbers_of_a_regression_are_compared_in_the_unit_of_their_targets(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [f"{'very ' * (row % 7)}late,{48.5 * (row % 7) + row / 100}" for row in range(80)]
+    (tmp_path / "hours.csv").write_text("\n".join(["text,label", *lines]), encoding="utf-8")
+    options = {
+        "task.kind": "classification",
+        "task.target": "number",
+        "task.data.train": str(tmp_path / "hours.csv"),
+    }
+    run = random_run(options)
+    source, kind = ExportSource.of(run), make_target(target)
+    assert run.model.task_type.target_scale > 48
+    examples = source.examples(8)
+    monkeypatch.setattr(kind, "request", lambda *_: {})
+
+    def verify_with(difference: float) -> Verification:
+        """Verify with an engine whose logits differ by this part of the scale."""
+        ours = kind.reference(source, examples, 1)
+        shift = difference * run.model.task_type.target_scale
+        logits = [row + shift for row in ours.logits]
+        texts = show_numbers(run.task.task_type, [float(row[0]) for row in logits])
+        theirs = replace(ours, logits=logits, texts=texts)
+        document = {"engine": "other", "version": "1"}
+        monkeypatch.setattr(export, "run_engine", lambda *_: (theirs, document))
+        return export.verify(kind, source, tmp_path, examples)
+
+    near = verify_with(0.9 * kind.tolerance)
+    assert near.passed and near.same_outputs == 1, near.describe()
+    far = verify_with(20 * kind.tolerance)
+    assert not far.passed and far.same_outputs < 1, far.describe()
 
 
 @pytest.mark.thorough

@@ -122,6 +122,20 @@ def test_wrong_requests(server: Running, body: Any, status: int, path: str, mess
     assert error["hint"] or error["allowed"]
 
 
+@pytest.mark.parametrize(
+    ("route", "body", "name"),
+    [
+        ("predict", {"model": "reversal", "inputs": "1"}, "run"),
+        ("attention", {"model": "reversal", "input": "1"}, "run"),
+        ("completions", {"run": "play", "prompt": "a"}, "model"),
+    ],
+)
+def test_the_other_name_of_the_run_is_suggested(server: Running, route: str, body: Any, name: str) -> None:
+    status, error = server.refused(f"/v1/{route}", body)
+    found = {detail["path"]: detail["hint"] for detail in error.get("details", [error])}
+    assert status == 400 and any(f"use {name}:" in hint for hint in found.values()), error
+
+
 def test_bodies_that_are_not_json(server: Running) -> None:
     json_type = {"Content-Type": "application/json"}
     assert server.refused("/v1/predict", b"{", headers=json_type)[0] == 400

@@ -388,7 +388,11 @@ def test_forgotten_options_are_reported_before_the_data_are_read(
     with monkeypatch.context() as patch:
         patch.setattr(Experiment, "of_run", _die)
         assert main(["train", str(tiny_file), "--run", "reviews", "--resume"]) == 2
-    error = capfd.readouterr().err
+        error = capfd.readouterr().err
+        typed = ["training.max_steps=9", "seed=7"]
+        assert main(["train", str(tiny_file), "--run", "reviews", "--resume", *typed]) == 2
+    first = capfd.readouterr().err.partition("(saved → given): ")[2].partition(";")[0]
+    assert first == "seed: 0 → 7", "an option that was typed comes first"
     assert "reviews: this folder holds another config (saved → given): " in error
     assert "task.data.train: reviews.tsv → null" in error
     assert (

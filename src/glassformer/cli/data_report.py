@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from glassformer.core.errors import shorten
 from glassformer.data.catalogue import short_name
-from glassformer.data.findings import KINDS, SEVERITIES, ClassCount, Finding, Location, Report
+from glassformer.data.findings import KINDS, SEVERITIES, ClassCount, FileSummary, Finding, Location, Report
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,12 +50,34 @@ def _file_table(report: Report) -> RenderableType:
     table.add_column("split")
     for name in ("lines", "examples", "words", "longest", "MB"):
         table.add_column(name, justify="right", no_wrap=True)
-    for file in report.files[:MOST_FILES]:
+    rows = report.files if len(report.files) <= MOST_FILES else _by_folder(report.files)
+    for file in rows[:MOST_FILES]:
         numbers = (f"{number:,}" for number in (file.lines, file.examples, file.words, file.longest))
         table.add_row(Text(_short(file.file)), file.split, *numbers, f"{file.bytes / MEGABYTE:.1f}")
-    if len(report.files) > MOST_FILES:
-        table.add_row(f"and {len(report.files) - MOST_FILES:,} more")
+    if len(rows) > MOST_FILES:
+        table.add_row(f"and {len(rows) - MOST_FILES:,} more")
     return table
+
+
+def _by_folder(files: Sequence[FileSummary]) -> list[FileSummary]:
+    """Return one summary per folder and split, such as one per class. A single file keeps its own."""
+    groups: dict[tuple[Path, str], list[FileSummary]] = {}
+    for file in files:
+        groups.setdefault((Path(file.file).parent, file.split), []).append(file)
+    return [
+        group[0]
+        if len(group) == 1
+        else FileSummary(
+            f"{folder} ({len(group):,} files)",
+            split,
+            bytes=sum(file.bytes for file in group),
+            lines=sum(file.lines for file in group),
+            examples=sum(file.examples for file in group),
+            words=sum(file.words for file in group),
+            longest=max(file.longest for file in group),
+        )
+        for (folder, split), group in groups.items()
+    ]
 
 
 def _readings(report: Report) -> list[RenderableType]:

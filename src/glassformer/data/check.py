@@ -43,7 +43,7 @@ from glassformer.data.findings import (
 from glassformer.data.formats import AlignedLines, ClassFolder, Record, Stream
 from glassformer.data.labels import MAX_LABELS, are_real_values, find_doubts
 from glassformer.data.readers import ENDINGS, DataConfig, Source, file_ending
-from glassformer.data.roles import as_shown, is_number, looks_like_labels
+from glassformer.data.roles import are_comma_numbers, as_shown, comma_number, is_number, looks_like_labels
 from glassformer.data.scan import ScannedFile, scan
 from glassformer.data.splits import are_too_many, check_split, same_number
 from glassformer.data.text_files import MAX_BAD_LINES, TextFile
@@ -174,9 +174,14 @@ class _Check:
             self._check_corpus(reader.corpus, splits, reader.has_classes)
         summaries = [scanned.summary for scanned in self.scanned.values()]
         source = readers[0].source(self.has_values) if len(readers) == 1 else ""
-        is_latin = self.findings.count("invalid-utf8") > MAX_BAD_LINES
-        found = self.findings.in_order()
-        return Report(summaries, found, self.leaks, self.classes, source, "latin-1" if is_latin else "")
+        is_other = self.findings.count("invalid-utf8") > MAX_BAD_LINES
+        encoding = self._likely_encoding() if is_other else ""
+        return Report(summaries, self.findings.in_order(), self.leaks, self.classes, source, encoding)
+
+    def _likely_encoding(self) -> str:
+        """Return the encoding that fits all files that are not UTF-8; empty if none does."""
+        likely = {scanned.file.likely_encoding() for scanned in self.scanned.values()} - {"utf-8"}
+        return "" if "" in likely else "cp1252" if "cp1252" in likely else "latin-1"
 
     def _other_encoding(self, corpora: Sequence[Corpus]) -> str | None:
         """Report a file that begins as UTF-16 or UTF-32. Every further finding would be about its bytes."""
@@ -243,6 +248,8 @@ class _Check:
                 self._phase_end += _size(stream) / 2
                 ledger.skip_header(stream)
                 for batch in _batches(stream):
+                    if corpus.roles is None or has_classes is False:
+                        self._report_comma_numbers(batch, join_scope(corpus.part, split))
                     if has_labels is None:
                         has_labels = len(batch.columns) == 2 and looks_like_labels(batch.columns[1])
                     if stream.is_running:
@@ -261,6 +268,16 @@ class _Check:
         self._check_split(corpus, splits.get("train", ()))
         if has_labels and has_classes is not False:
             self._check_labels(ledgers, corpus, is_certain=bool(has_classes))
+
+    def _report_comma_numbers(self, batch: Batch, scope: str) -> None:
+        """Report each target with a comma if all targets are numbers. Training cannot read them."""
+        if len(batch.columns) != 2 or not are_comma_numbers(batch.columns[1]):
+            return
+        self.has_values = True
+        advice = list(map(comma_number, batch.columns[1]))
+        found = [row for row, each in enumerate(advice) if each]
+        locate = partial(self._location, batch)
+        self.findings.add("comma-number", found, lambda row: locate(row, 1, advice[row]), scope)
 
     def _check_split(self, corpus: Corpus, streams: Sequence[Stream]) -> None:
         """Report too few training examples to split off each validation or test set that has no file."""
@@ -306,6 +323,9 @@ class _Check:
             is_unlabelled = words[1] == 0
             is_empty, is_half = is_empty & ~is_unlabelled, is_half & ~is_unlabelled
             add("empty-label", is_unlabelled, lambda row: locate(row, 1, shown=0))
+            has_spaces = np.array([label != label.strip() for label in batch.columns[1]])
+            is_spaced = has_spaces & ~is_unlabelled
+            add("label-spaces", is_spaced, lambda row: locate(row, 1, repr(batch.columns[1][row]), 0))
         add("empty-line", is_empty, locate)
         add("empty-side", is_half, lambda row: locate(row, shortest[row], shown=longest[row]))
         ledger.enter(batch, np.nonzero(empty == 0)[0].tolist(), has_labels)
@@ -372,7 +392,7 @@ class _Check:
         for ledger in ledgers.values():
             counts.update({label: len(rows) for label, rows in ledger.labels.items()})
         is_rare = all(map(is_number, counts)) and 2 * len(counts) > counts.total()
-        self.has_values = are_real_values(counts) or (is_rare and corpus.roles is None)
+        self.has_values |= are_real_values(counts) or (is_rare and corpus.roles is None)
         if len(counts) > MAX_LABELS or self.has_values:
             return
         for ledger in ledgers.values():
@@ -547,7 +567,10 @@ class Ledger:
     """Row numbers of the examples with each label."""
 
     skipped: set[int] = field(default_factory=set)
-    """Identities of the streams whose first row may be a header: it is neither a duplicate nor a leak."""
+    """Identities of the streams whose first row may be a header: it is neither a duplicate nor a leak.
+
+    Training reads it as an example, so it counts in its class.
+    """
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -573,19 +596,23 @@ class Ledger:
         ]
 
     def enter(self, batch: Batch, rows: Sequence[int], has_labels: bool) -> None:
+        is_header = False
         if not self.streams or self.streams[-1] is not batch.stream:
             self.streams.append(batch.stream)
-            if id(batch.stream) in self.skipped and rows and rows[0] == 0:
-                rows = rows[1:]
+            is_header = id(batch.stream) in self.skipped and len(rows) > 0 and rows[0] == 0
         columns = [[column[row] for row in rows] for column in batch.columns]
         if has_labels:
+            columns[1] = list(map(str.strip, columns[1]))  # as training does
             for number, label in enumerate(columns[1], start=len(self)):
                 if len(self.labels) <= MAX_LABELS:
-                    self.labels.setdefault(label.strip(), array("q")).append(number)
+                    self.labels.setdefault(label, array("q")).append(number)
         if rows and _position(self.scanned, batch.stream, batch.numbers[rows[0]])[2] is None:
             self.excerpts.update((len(self) + n, excerpt(text)) for n, text in enumerate(columns[0]))
+        header = len(self) if is_header else None
         self.inputs.extend(map(hash, columns[0]))
         self.examples.extend(map(hash, zip(*columns, strict=True)))
+        if header is not None:  # a hash that no other example has
+            self.inputs[header] = self.examples[header] = hash(batch.stream)
         self.stream_numbers.extend([len(self.streams) - 1] * len(rows))
         self.numbers.extend([batch.numbers[row] for row in rows])
 

@@ -19,6 +19,7 @@ from glassformer.data.roles import (
     candidates,
     choose_roles,
     column_contents,
+    comma_number,
     is_number,
     text_columns,
 )
@@ -571,7 +572,7 @@ def _position_of(name: str, header: Sequence[str]) -> int | None:
 def _is_word_above_numbers(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Return True if a column is not a number in `first`, but is one, such as 0.5 or 0,5, in all `rows`."""
     return len(rows) > 1 and any(
-        not is_number(word) and all(is_number(other.replace(",", ".")) for other in below)
+        not is_number(word) and all(is_number(other) or comma_number(other) for other in below)
         for word, *below in zip(first, *rows, strict=True)
     )
 

@@ -55,6 +55,19 @@ def find_delimiter(lines: Iterator[str], columns: ColumnSpec, *, path: str, opti
     return fitting[0] if fitting else "comma"
 
 
+def are_fields_quoted(lines: Iterator[str]) -> bool:
+    """Return True if quotes enclose the fields of a TSV file, by its first lines.
+
+    They do if the lines are a table when read as CSV with tabs, and either half of them have a field that
+    begins with a quote, or they are not a table when quotes are ordinary characters.
+    """
+    sample = list(_beginning(lines))
+    rows = _rows(sample, DELIMITERS["tab"], next(lines, None) is None)
+    plain = [line.split("\t") for line in sample if line]
+    quoted = sum(any(field.startswith('"') for field in fields) for fields in plain)
+    return _width(rows) > 1 and quoted > 0 and (2 * quoted >= len(plain) or not _width(plain))
+
+
 def is_declaration(line: int, fields: Sequence[str]) -> bool:
     """Return True for the line `sep=;`, with which some programs declare the delimiter."""
     return line == 1 and list(fields) == ["sep=", ""]

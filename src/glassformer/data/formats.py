@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,15 +27,22 @@ from glassformer.data.columns import (
     join_columns,
     options_hint,
 )
-from glassformer.data.delimiters import DELIMITERS, Delimiter, find_delimiter, is_declaration
+from glassformer.data.delimiters import (
+    DELIMITERS,
+    Delimiter,
+    are_fields_quoted,
+    find_delimiter,
+    is_declaration,
+)
+from glassformer.data.findings import Issue
 from glassformer.data.text_files import BLOCK_CHARACTERS, TextFile
 
 LONG_CELL_LINES = 5
 """Number of lines from which a quoted cell is suspicious if most of its lines look like rows."""
 VERY_LONG_CELL_LINES = 100
 """Number of lines above which every quoted cell is suspicious."""
-MAX_CELLS_NOTED = 3
-"""Maximum number of suspicious cells that training warns of."""
+MAX_NOTED = 3
+"""Maximum number of suspicious cells, or of files with control characters, that training warns of."""
 MORE_DATA = "add more data, or name one file per split"
 
 
@@ -83,10 +91,11 @@ class Stream:
         from glassformer.data.catalogue import short_name  # the catalogue is slow to read
 
         layout = self.layout()
+        notes = self.warnings()
         if layout is None:
-            return ()
+            return tuple(notes)
         name = short_name(self.sources[0].path)
-        notes = [f"{name} is read {layout.describe()}"]
+        notes = [f"{name} is read {layout.describe()}", *notes]
         notes += [f"WARNING: {name}: {warning}" for warning in layout.warnings()]
         if layout.more_text and "input" not in layout.candidates:
             option = options_hint(TRAINING, columns=f"'{layout.option()}'")
@@ -99,6 +108,11 @@ class Stream:
             advice = f"{option} (as now); if the first line is an example: task.data.header=false"
             notes.append(f"WARNING: {name}: the header does not name {chosen}; to choose: {advice}")
         return tuple(notes)
+
+    def warnings(self) -> list[str]:
+        """Return warnings about the characters of the texts that were read."""
+        found = (warning for source in self.sources for warning in source.warnings)
+        return list(islice(found, MAX_NOTED))
 
     def layout(self) -> TableLayout | None:
         """Return the columns of a table or of JSON rows; None for other formats."""
@@ -226,6 +240,10 @@ class RunningText(Stream):
         return train, rest
 
 
+def _ignore(issue: Issue) -> None:
+    """Ignore an issue of a sample. The file is read again, and reports the issue then."""
+
+
 Fields = Iterator[tuple[int, list[str]]]
 
 
@@ -236,8 +254,6 @@ def is_blank(fields: Sequence[str]) -> bool:
 
 class Table(Stream):
     """Stream of examples from a table. All lines have the same number of fields."""
-
-    hint = "write the same number on each line"
 
     def __init__(self, source: TextFile, columns: ColumnSpec) -> None:
         super().__init__([source])
@@ -257,7 +273,7 @@ class Table(Stream):
         for number, fields in islice(self.fields(), int(layout.has_header), None):
             if len(fields) != width:
                 message = f"the line has {count(len(fields), 'column')}, but the first line has {width}"
-                error = user_error(message, path=self.location(number), hint=self.hint)
+                error = user_error(message, path=self.location(number), hint=self.width_hint())
                 self.report("bad-row", number, error, " ".join(fields), fields)
                 continue
             values = {
@@ -291,12 +307,39 @@ class Table(Stream):
     def delimiter(self) -> str:
         raise NotImplementedError
 
+    def width_hint(self) -> str:
+        """Return advice for a line with another number of fields than the first."""
+        return "write the same number on each line"
+
     def first_row(self) -> list[str] | None:
         return next((fields for _, fields in self.fields()), None)
 
 
 class TabTable(Table):
     """Stream of examples from a TSV file. A quote is an ordinary character."""
+
+    @cached_property
+    def is_quoted(self) -> bool:
+        """True if quotes seem to enclose the fields."""
+        quiet = replace(self.sources[0], on_finding=_ignore, on_read=None)
+        return are_fields_quoted(quiet.lines())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        name, option = self.sources[0].path.name, options_hint(TRAINING, format="csv")
+        warning = f"WARNING: {name}: quotes enclose the fields, and stay in the texts; without them: {option}"
+        return (*super().notes, *([warning] if self.is_quoted else []))
+
+    def layout(self) -> TableLayout | None:
+        is_first = self._layout is None
+        found = super().layout()
+        if is_first and found is not None and self.is_quoted:
+            self.report("quoted-fields", 1, shown=" | ".join(found.first))
+        return found
+
+    def width_hint(self) -> str:
+        option = options_hint(self.sources[0].setting and TRAINING, format="csv")
+        return f"quotes enclose the fields: {option}" if self.is_quoted else super().width_hint()
 
     def delimiter(self) -> str:
         return "tab"
@@ -313,8 +356,6 @@ class TabTable(Table):
 class CommaTable(Table):
     """Stream of examples from a CSV file, with commas, semicolons, tabs or pipes between columns."""
 
-    hint = 'write the same number on each line, and "quotes, like these" around texts with delimiters'
-
     def __init__(self, source: TextFile, columns: ColumnSpec, delimiter: Delimiter | None = None) -> None:
         super().__init__(source, columns)
         self.requested_delimiter = delimiter
@@ -328,9 +369,12 @@ class CommaTable(Table):
             *super().notes,
             *(
                 f"WARNING: {name}, line {number}: one quoted cell spans {lines:,} lines: is a quote unclosed?"
-                for number, lines in islice(sorted(self._long_cells.items()), MAX_CELLS_NOTED)
+                for number, lines in islice(sorted(self._long_cells.items()), MAX_NOTED)
             ),
         )
+
+    def width_hint(self) -> str:
+        return f'{super().width_hint()}, and "quotes, like these" around texts with delimiters'
 
     def _check_cells(self, number: int, lines: int, fields: Sequence[str]) -> None:
         """Report a quoted cell that is very long, or most of whose lines look like rows of the table."""
@@ -431,9 +475,12 @@ class ClassFolder(Stream):
     @property
     def notes(self) -> tuple[str, ...]:
         if not self.left_out:
-            return ()
+            return tuple(self.warnings())
         names = ", ".join(entry.name for entry in self.left_out)
-        return (f"{self.folder.path.name}: not read as classes: {names}; to read them: {CLASSES_HINT}",)
+        return (
+            f"{self.folder.path.name}: not read as classes: {names}; to read them: {CLASSES_HINT}",
+            *self.warnings(),
+        )
 
     def records(self) -> Iterator[Record]:
         number = 0

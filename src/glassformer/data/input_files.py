@@ -9,7 +9,7 @@ import codecs
 import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ from glassformer.data.formats import Stream, Table
 from glassformer.data.json_rows import JsonLines
 from glassformer.data.readers import ENDINGS, DataConfig, Format, file_ending
 from glassformer.data.roles import CLASSIFIER_NAMES, column_contents
-from glassformer.data.text_files import TextFile, check_encoding, undecoded
+from glassformer.data.text_files import MAX_BAD_LINES, TextFile, check_encoding, undecoded
 
 
 class InputRow(NamedTuple):
@@ -53,6 +53,8 @@ class InputFile:
     stream: Stream
     issues: list[Issue]
     """Issues that reading has found since the last row."""
+    undecoded: list[int] = field(default_factory=list)
+    """Numbers of the rows read so far whose text is not UTF-8."""
 
     @classmethod
     def open(
@@ -122,8 +124,18 @@ class InputFile:
             value = record.values["input"]
             row = value if record.row is None else record.row
             error = undecoded(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            self.undecoded.extend([record.number] if error else ())
             yield InputRow(record.number, value if error is None else None, row, error)
         yield from self._errors()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings about the characters of the rows read so far."""
+        (source,) = self.stream.sources
+        found = [*source.warnings]
+        if len(self.undecoded) > MAX_BAD_LINES and (likely := source.likely_encoding()):
+            found.append(f"WARNING: {source.path.name}: if the file is {likely}: --encoding {likely}")
+        return tuple(found)
 
     def _errors(self) -> list[InputRow]:
         """Return an `InputRow` with an error for each row that could not be read since the last call."""
@@ -189,9 +201,13 @@ def _require_one_column(stream: Table, header: bool | None) -> None:
 
 def _reject_header(stream: Table, first: Sequence[str]) -> None:
     """Raise UserError if the first line looks like a header, but the training file had none."""
-    rows = [fields for _, fields in islice(stream.fields(), 1, HEADER_ROWS) if len(fields) == len(first)]
-    if looks_like_header(first, rows):
+    if _has_header(stream, first):
         raise _ambiguous("is the first line a header? The training file has none.", first, stream)
+
+
+def _has_header(stream: Table, first: Sequence[str]) -> bool:
+    rows = [fields for _, fields in islice(stream.fields(), 1, HEADER_ROWS) if len(fields) == len(first)]
+    return looks_like_header(first, rows)
 
 
 def _ambiguous(problem: str, first: Sequence[str], stream: Table) -> UserError:
@@ -251,6 +267,9 @@ def _by_name(
 def _mismatch(problem: str, first: Sequence[Any], stream: Stream, train: TableLayout) -> Exception:
     likely = _likely_inputs(map(str, first), stream, len(train.columns["input"]))
     name = "name the input's column" + ("s" if len(likely) > 1 else "")
-    hint = f"{name}, such as {_columns_option(likely)}; --header false, if the file has no header line"
+    choices = [f"{name}, such as {_columns_option(likely)}", "--header false, if the file has no header line"]
+    if isinstance(stream, Table) and len(first) == train.width and not _has_header(stream, first):
+        choices.reverse()  # the first line is an example
+    hint = "; ".join(choices)
     beginning = " | ".join(map(str, first))
     return Reference(train, "train").mismatch(problem, beginning, path=stream.name, hint=hint)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from glassformer.core.errors import near_match, shorten
-from glassformer.data.roles import is_number
+from glassformer.data.roles import are_comma_numbers, comma_number, is_number
 
 MAX_LABELS = 1000
 """Maximum number of labels. A column with more distinct values probably has no labels."""
@@ -89,6 +89,12 @@ def label_warnings(counts: Mapping[str, int], split: str = "train") -> list[str]
         return [
             f"WARNING: {split}: the {len(counts):,} labels are numbers ({shown}), and each is a class of its"
             " own; to predict a number: task.target=number"
+        ]
+    if are_comma_numbers(counts):
+        shown = next(advice for label in counts if (advice := comma_number(label)))
+        return [
+            f"WARNING: {split}: the {len(counts):,} labels are numbers with commas, and each is a class of"
+            f" its own; to predict a number: task.target=number ({shown})"
         ]
     doubts = find_doubts(counts, compares_all=len(counts) <= MAX_COMPARED)
     lines = [doubt.warning(split, counts[label]) for label, doubt in doubts.items()]

@@ -49,6 +49,8 @@ MIN_CONTENT_ROWS = 8
 """Minimum number of rows whose contents show which columns are labels. Fewer may repeat by chance."""
 EXAMPLE_CHARACTERS = 30
 """Maximum number of characters of a value that a warning shows as an example of its column."""
+_DECIMAL_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+", re.ASCII)
+_GROUPED = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
 _WIDE = re.compile("[\u2e80-\uffef]")
 """Characters of scripts without spaces between words, such as Chinese."""
 _WIDE_PER_WORD = 2
@@ -66,6 +68,26 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def comma_number(text: str) -> str:
+    """Return advice for a number with a comma, such as 14,7 or 1,200; empty for any other text."""
+    text = text.strip()
+    if _GROUPED.fullmatch(text) and (_DECIMAL_COMMA.fullmatch(text) is None):
+        return f"thousands separators? write {text.replace(',', '')}"
+    if not _DECIMAL_COMMA.fullmatch(text):
+        return ""
+    decimal = text.replace(".", "").replace(",", ".")
+    if _GROUPED.fullmatch(text):
+        return f"thousands separator? write {text.replace(',', '')}; decimal comma? write {decimal}"
+    return f"decimal comma? write {decimal}"
+
+
+def are_comma_numbers(values: Collection[str]) -> bool:
+    """Return True if all values are numbers, some of them with a comma. Ignores empty values."""
+    filled = [value for value in values if value.strip()]
+    commas = sum(map(bool, map(comma_number, filled)))
+    return commas > 0 and all(is_number(value) or comma_number(value) for value in filled)
 
 
 def looks_like_labels(values: Sequence[str]) -> bool:
@@ -93,7 +115,8 @@ class ColumnContents:
     @cached_property
     def is_labels(self) -> bool:
         """True if all values are numbers, or all are short and few are distinct."""
-        return all(map(is_number, self.distinct)) or self.is_repeated
+        is_numeric = all(map(is_number, self.distinct)) or are_comma_numbers(self.distinct)
+        return is_numeric or self.is_repeated
 
     @cached_property
     def is_text(self) -> bool:

@@ -17,12 +17,13 @@ import numpy as np
 from glassformer.data.findings import FileSummary, Findings, Location, excerpt
 from glassformer.data.text_files import MAX_LINE_CHARACTERS, TextFile, UnreadableFile
 
-SUSPECT = re.compile("[\0\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029\ufeff\udc80-\udcff]")
+SUSPECT = re.compile("[\0\x0b\x0c\r\x1c-\x1e\x80-\x9f\u2028\u2029\ufeff\udc80-\udcff]")
 PATTERNS = {
     "invalid-utf8": re.compile("[\udc80-\udcff]"),
     "nul": re.compile("\0"),
     "crlf": re.compile(r"\r\Z"),
     "line-separator": re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]|\r(?!\\Z)"),
+    "c1-control": re.compile("[\x80-\x84\x86-\x9f]"),
     "inner-byte-order-mark": re.compile("\ufeff"),
 }
 """Characters to report, by kind of finding. Each line has at most one finding per kind."""
@@ -142,7 +143,7 @@ class _Scanner:
             before = len(line[: match.start()].encode(self.encoding, errors="surrogateescape"))
             line_start = self.scanned.offset(first + index) if index else start
             byte = (line_start or 0) + before
-            detail = f"U+{ord(match[0]):04X}" if kind == "line-separator" else ""
+            detail = f"U+{ord(match[0]):04X}" if kind in ("line-separator", "c1-control") else ""
             if kind == "invalid-utf8":
                 is_utf16 = byte == 0 and line[:2] in ("\udcff\udcfe", "\udcfe\udcff")
                 detail = "UTF-16?" if is_utf16 else f"byte 0x{ord(match[0]) - 0xDC00:02x}"

@@ -11,7 +11,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -44,6 +44,11 @@ BINARY_MARKS = {
     b"7z\xbc\xaf": ("a 7z file", "unpack it"),
 }
 """First bytes of files that are not text: what they are, and what to do."""
+C1_CONTROLS = re.compile("[\x80-\x84\x86-\x9f]")
+"""Control characters that texts do not contain. They appear if Windows-1252 is decoded as Latin-1.
+
+U+0085 is left out, because it ends lines in some texts.
+"""
 MAX_BAD_LINES = 10
 """Maximum number of lines with undecodable bytes that an error lists."""
 MAX_LINE_CHARACTERS = 4 << 20
@@ -73,6 +78,8 @@ class TextFile:
     on_finding: OnFinding = raise_error
     on_read: Callable[[int], None] | None = None
     """Progress callback: receives the number of bytes read from disk since the last call."""
+    controls: dict[str, int] = field(init=False, default_factory=dict, compare=False)
+    """First C1 control character that was read, such as U+0080, with its line. Reading fills it in."""
 
     @property
     def is_strict(self) -> bool:
@@ -231,6 +238,8 @@ class TextFile:
                 reason = self.error(str(error), "set task.data.encoding=utf-16-le")
                 raise UnreadableFile("invalid-utf8", reason) from None
             position += len(data)
+            if not self.controls and not text.isascii() and (found := C1_CONTROLS.search(text)):
+                self.controls[found[0]] = line_feeds + text.count("\n", 0, found.start()) + 1
             line_feeds += text.count("\n")
             if is_first and text:
                 text, is_first = text.removeprefix("\ufeff"), False
@@ -254,13 +263,26 @@ class TextFile:
         near = near_file(self.path.name, siblings)
         return self.error("no such file", f"use {folder / near}" if near else "check the path")
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warning about a C1 control character in the text that was read; empty if there is none."""
+        is_latin = codecs.lookup(self.encoding).name.startswith("iso8859")
+        option = "task.data.encoding=cp1252" if self.setting else "--encoding cp1252"
+        cause = f"if the file is Windows-1252: {option}" if is_latin else "was it decoded as latin-1 before?"
+        return tuple(
+            f"WARNING: {self.path.name}, line {line}: the text has the control character"
+            f" U+{ord(character):04X}; {cause}"
+            for character, line in self.controls.items()
+        )
+
     def _not_decodable(self, error: UnicodeDecodeError, line: int, byte: int) -> UnreadableFile:
         name = "UTF-8" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
         mark = next((mark for mark in UNICODE_MARKS if byte == 0 and error.object.startswith(mark)), None)
-        guess = "latin-1" if mark is None else UNICODE_MARKS[mark]
+        guess = self.likely_encoding() if mark is None else UNICODE_MARKS[mark]
         beginning = f"; it begins like {guess.upper()}" if mark else ""
         message = f"not {name} at line {line}, byte {byte} of the file (0x{error.object[error.start]:02x})"
-        hint = f"set task.data.encoding={guess}, or the file's encoding"
+        choice = f"{guess}, or" if guess else "NAME,"
+        hint = f"set task.data.encoding={choice} the file's encoding"
         if name == "UTF-8" and mark is None:
             lines = self.bad_lines()
             hint = f"the other lines are UTF-8: repair {_line_list(lines)}" if lines else hint
@@ -272,7 +294,36 @@ class TextFile:
         More than `MAX_BAD_LINES`, or few lines that are UTF-8 beyond ASCII, suggest another encoding.
         """
         bad: list[int] = []
-        others, held, number = 0, b"", 0
+        others = 0
+        for number, _, is_utf8 in self._lines_beyond_ascii():
+            others += is_utf8
+            if not is_utf8:
+                bad.append(number)
+            if len(bad) > MAX_BAD_LINES:
+                return []
+        return bad if others >= 3 * max(1, len(bad)) else []
+
+    def likely_encoding(self) -> str:
+        """Return the likely encoding of a file of bytes, by its lines that are not UTF-8; "" if none fits.
+
+        The bytes 0x80 to 0x9f are control characters in Latin-1, and quotes, dashes and the euro sign in
+        Windows-1252.
+        """
+        found = {byte for _, line, is_utf8 in self._lines_beyond_ascii() if not is_utf8 for byte in set(line)}
+        beyond = bytes(sorted(byte for byte in found if byte > 127))
+        if not beyond:
+            return "utf-8"
+        if min(beyond) >= 0xA0:
+            return "latin-1"
+        try:
+            beyond.decode("cp1252")
+        except UnicodeDecodeError:
+            return ""
+        return "cp1252"
+
+    def _lines_beyond_ascii(self) -> Iterator[tuple[int, bytes, bool]]:
+        """Yield the number and the bytes of each line that is not ASCII, and True if it is UTF-8."""
+        held, number = b"", 0
         for data in self.chunks():
             *lines, held = (held + data).split(b"\n") if data else (held, b"")
             for line in lines:
@@ -281,12 +332,9 @@ class TextFile:
                     continue
                 try:
                     line.decode()
-                    others += 1
+                    yield number, line, True
                 except UnicodeDecodeError:
-                    bad.append(number)
-            if len(bad) > MAX_BAD_LINES:
-                return []
-        return bad if others >= 3 * max(1, len(bad)) else []
+                    yield number, line, False
 
 
 def _line_list(lines: Sequence[int]) -> str:

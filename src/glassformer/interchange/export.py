@@ -24,7 +24,7 @@ import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -195,6 +195,8 @@ class Outputs:
     """Outputs as text; None if the engine does not return text."""
     inputs: Sequence[Sequence[int]] | None = None
     """Token ids that the engine made of each text; None if it was given the ids."""
+    margins: Sequence[float] | None = None
+    """Allowed difference of each text that is the number of a regression; None if texts must be equal."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,7 @@ class Verification:
         """Return one line with the numbers."""
         return (
             f"{self.engine} {self.version} on {self.examples} examples of {self.split}: largest difference"
-            f" {self.largest_difference:.2g} (limit {self.tolerance:g}),"
+            f" {self.largest_difference:.2g} (limit {self.tolerance:.2g}),"
             f" {self.same_outputs:.1%} of the outputs identical"
         )
 
@@ -319,8 +321,10 @@ class Target(ABC):
         return Outputs(logits, tokens, texts, [example.tokens for example in examples])
 
     def limit(self, source: ExportSource, examples: Sequence[ExportExample], ours: Outputs) -> float:
-        """Return the largest allowed difference for this model: by default, the tolerance of the target."""
-        return self.tolerance
+        """Return the tolerance in the unit of the outputs: for a regression it is of standardised targets."""
+        task_type = source.task_type
+        scale = task_type.target_scale if isinstance(task_type, SequenceClassification) else 1.0
+        return self.tolerance * scale
 
     def compare(self, ours: Outputs, theirs: Outputs) -> tuple[float, list[str | None]]:
         """Return the largest difference of the logits, and for each example how its outputs differ."""
@@ -344,12 +348,24 @@ class Target(ABC):
         for what, mine, others in pairs:
             if mine is None or others is None:
                 continue
-            left, right = mine[number], others[number]
-            if (left if isinstance(left, str) else list(left)) != (
-                right if isinstance(right, str) else list(right)
-            ):
+            left, right = _plain(mine[number]), _plain(others[number])
+            margin = 0.0 if ours.margins is None else ours.margins[number]
+            if margin and isinstance(left, str) and abs(float(left) - float(str(right))) <= margin:
+                continue
+            if left != right:
                 return f"{what}: {shorten(repr(left), 60)} here, {shorten(repr(right), 60)} there"
         return None
+
+
+def _plain(output: str | Sequence[int]) -> str | list[int]:
+    return output if isinstance(output, str) else list(output)
+
+
+def _margins(task_type: TaskType, ours: Outputs, limit: float) -> list[float] | None:
+    """Return the margin of each number of a regression: the limit, and one unit of its last shown digit."""
+    if not isinstance(task_type, SequenceClassification) or not task_type.is_regression:
+        return None
+    return [limit + task_type.resolution(float(text)) for text in ours.texts or ()]
 
 
 def compute_logits(
@@ -625,8 +641,9 @@ def verify(
         **target.request(source, examples),
     }
     theirs, document = run_engine(ENGINES / target.engine, folder, request)
-    largest, reasons = target.compare(ours, theirs)
     limit = target.limit(source, examples, ours)
+    ours = replace(ours, margins=_margins(source.task_type, ours, limit))
+    largest, reasons = target.compare(ours, theirs)
     first = next((number for number, reason in enumerate(reasons) if reason is not None), None)
     description = None
     if first is not None:

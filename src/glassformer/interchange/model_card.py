@@ -448,7 +448,7 @@ def _proof(target: Target, verification: Verification) -> Iterator[str]:
     yield "\n".join(
         [
             f"- largest difference to Glassformer: {verification.largest_difference:.2g}"
-            f" (limit {verification.tolerance:g})",
+            f" (limit {verification.tolerance:.2g})",
             f"- identical outputs: {verification.same_outputs:.1%}"
             f" (at least {verification.required_outputs:.0%} required)",
         ]

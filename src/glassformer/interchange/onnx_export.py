@@ -44,8 +44,11 @@ class GraphTarget(Target):
     """Base class of the targets that run ONNX graphs, with any engine that computes in float32."""
 
     def limit(self, source: ExportSource, examples: Sequence[ExportExample], ours: Outputs) -> float:
-        """Return the tolerance, or a multiple of the model's own rounding error if that is larger."""
-        return max(self.tolerance, float(f"{ROUNDINGS * rounding_error(source, examples, ours):.1e}"))
+        """Return the usual limit, or a multiple of the model's own rounding error if that is larger."""
+        return max(
+            super().limit(source, examples, ours),
+            float(f"{ROUNDINGS * rounding_error(source, examples, ours):.1e}"),
+        )
 
     def obstacles(self, plan: ExportPlan) -> list[Obstacle]:
         """Return an obstacle if the model is not a Transformer of this package, whose graphs are known."""

@@ -79,6 +79,10 @@ class SequenceClassification(TaskType):
         ratio = max(abs(self.target_mean) / self.target_scale, 1.0)
         return max(6, 4 + math.floor(math.log10(ratio)))
 
+    def resolution(self, value: float) -> float:
+        """Return one unit of the last significant digit with which a value is shown."""
+        return 10.0 ** (math.floor(math.log10(abs(value))) + 1 - self.digits) if value else 0.0
+
     def __post_init__(self) -> None:
         if self.is_regression and not self.outputs:
             object.__setattr__(self, "outputs", 1)

@@ -374,6 +374,7 @@ def write_predictions(
                     summary.count(row.line, predicted.error)
                     summary.warnings += warning is not None
                 file.write(writer.lines(block))
+        summary.notes += reader.file.warnings
     except KeyboardInterrupt as stop:
         stop.add_note(f"stopped after {summary.rows:,} rows; {out} was not written")
         raise

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from glassformer.core.config import format_value, validate
+from glassformer.core.config import flatten, format_value, parse_overrides, validate
 from glassformer.core.errors import UserError, user_error
 from glassformer.core.system import cpu_name
 from glassformer.cost.estimate import duration, estimate
@@ -76,13 +76,16 @@ class TrainingSession:
         reporter: Reporter | None = None,
         should_stop: Callable[[], bool] = lambda: False,
         process_group: ProcessGroup | None = None,
+        given: Iterable[str] = (),
     ) -> None:
         """Read the data and build the experiment.
 
         `should_stop` is called after each step. If it returns True, training saves and stops, as on SIGTERM.
         With several processes, each rank has its own session, and only rank 0 writes to the folder.
+        `given` are the options that the user typed: an error about another config lists them first.
         """
         self.config = config
+        self.given = tuple(given)
         self.should_stop = should_stop
         self.folder = folder
         self.process_group = process_group or ProcessGroup()
@@ -281,7 +284,7 @@ class TrainingSession:
             )
         if changed:
             raise user_error(
-                f"this folder holds another config (saved → given): {_show_changes(changed)}",
+                f"this folder holds another config (saved → given): {_show_changes(changed, self.given)}",
                 path=str(self.folder.path),
                 hint=f"{resume_command(self.folder.path)}  # with the saved options",
             )
@@ -413,14 +416,16 @@ def open_session(
     `restarts` is how often the launcher has restarted this training. A restarted training resumes.
     """
     process_group, reporter = process_group or ProcessGroup(), reporter or Reporter()
-    config = resolve(source, overrides)
+    overrides = overrides if isinstance(overrides, Mapping) else list(overrides)
+    config, given = resolve(source, overrides), flatten(parse_overrides(overrides))
     resume = resume or restarts > 0
     path = Path(process_group.on_rank_zero(lambda: str(run_path(source, config, run, resume))))
     reporter.info(f"run {path}" + (f", restart {restarts}" if restarts else ""))
     if resume and process_group.is_rank_zero and not RunFolder(path).exists():
         there = f"in {path}" if run else f"of this config in {DEFAULT_RUNS}"
         reporter.info(f"there is no unfinished run {there} to resume: starting a new run")
-    return TrainingSession(config, RunFolder(path), reporter, process_group=process_group)
+    folder = RunFolder(path)
+    return TrainingSession(config, folder, reporter, process_group=process_group, given=given)
 
 
 def train(
@@ -473,10 +478,10 @@ def _saved_config(folder: RunFolder) -> ExperimentConfig:
     return validate(ExperimentConfig, folder.config())
 
 
-def _show_changes(changed: Mapping[str, tuple[Any, Any]]) -> str:
-    """Return the options that differ as text, as many as fit on two lines."""
+def _show_changes(changed: Mapping[str, tuple[Any, Any]], given: tuple[str, ...] = ()) -> str:
+    """Return the options that differ as text, as many as fit on two lines, those in `given` first."""
     shown: list[str] = []
-    for path in changed:
+    for path in sorted(changed, key=lambda path: not path.startswith(given)):
         old, new = map(format_value, changed[path])
         change = f"{path}: {old} → {new}"
         if shown and sum(map(len, shown)) + len(change) > CHANGES_WIDTH:

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
 from glassformer.core.config import Node
-from glassformer.core.errors import UserError
+from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.generation import DecodingConfig
 from glassformer.inspection.maps import Site
 from glassformer.serving import limits
@@ -55,6 +55,8 @@ HINT = "GET /openapi.json describes the request"
 OF_CONFIGS = re.compile(r"=VALUE|^glassformer |--plugin")
 """Pattern of hints that are about config files."""
 SUBJECT = re.compile(r"^\w+ should have")
+NAMES_OF_THE_RUN = {"model": "run", "run": "model"}
+"""Other name of the option that names the run: OpenAI's routes have `model`, all others `run`."""
 TAGS = re.compile(r"\.as-(?:text|list)(?=\.|$)")
 OneText = Annotated[Text, Tag("as-text")]
 Tokens = Annotated[list[Text], Field(min_length=1, max_length=limits.INPUT_CHARACTERS), Tag("as-list")]
@@ -91,11 +93,17 @@ def as_in_request(error: UserError) -> InvalidBody:
                 detail,
                 message=SUBJECT.sub("must have", detail.message),
                 path=TAGS.sub("", detail.path),
-                hint=HINT if not detail.hint or OF_CONFIGS.search(detail.hint) else detail.hint,
+                hint=_hint(detail),
             )
             for detail in error.details
         )
     )
+
+
+def _hint(detail: ErrorDetail) -> str:
+    if (name := NAMES_OF_THE_RUN.get(detail.path)) in detail.allowed:
+        return f"use {name}: here it is the name of the option for the run"
+    return HINT if not detail.hint or OF_CONFIGS.search(detail.hint) else detail.hint
 
 
 class PredictBody(Node):

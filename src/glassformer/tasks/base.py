@@ -24,6 +24,7 @@ from glassformer.data.batching import (
 )
 from glassformer.data.formats import Stream
 from glassformer.data.readers import DataConfig
+from glassformer.data.roles import comma_number
 from glassformer.data.text_files import undecoded
 from glassformer.evaluation.metrics import Decoded, Progress
 from glassformer.generation import DecodingConfig, GreedyConfig
@@ -86,6 +87,10 @@ Labels = dict[str, list[Hashable | None]]
 """Labels of one example, by stack (`encoder`, `decoder`), one per position. None marks an unlabelled one."""
 
 
+class NotANumber(ErrorDetail):
+    """Error for a table cell that is not a number."""
+
+
 def parse_number(value: Any) -> float:
     """Return a table cell as a float; raise ErrorDetail if it is not a number or is not finite in float32."""
     try:
@@ -93,8 +98,9 @@ def parse_number(value: Any) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if math.isnan(number):
-        hint = "write a number such as 0.5; or set task.data.header=true, if the line is a header"
-        raise ErrorDetail("not a number", value=value, hint=f"{hint}; or set task.target=label")
+        comma = comma_number(value) if isinstance(value, str) else ""
+        hint = comma or "write a number such as 0.5; or set task.target=label"
+        raise NotANumber("not a number", value=value, hint=hint)
     if abs(number) > MAX_NUMBER:
         size = "infinite" if math.isinf(number) else f"too large (at most {MAX_NUMBER:.1e})"
         raise ErrorDetail(f"the number is {size}", value=value, hint="correct it, or remove the row")
@@ -124,7 +130,10 @@ def show_numbers(task_type: TaskType, numbers: Sequence[float]) -> list[str]:
 
 def at_location(detail: ErrorDetail, location: str) -> UserError:
     """Return a UserError like `detail`, with a location (file and line) as its path."""
-    return user_error(detail.message, path=location, value=detail.value, hint=detail.hint)
+    hint = detail.hint
+    if isinstance(detail, NotANumber) and location.endswith(", line 1"):
+        hint += "; or set task.data.header=true, if the line is a header"
+    return user_error(detail.message, path=location, value=detail.value, hint=hint)
 
 
 def check_length(tokens: Sequence[int] | np.ndarray, longest: int) -> np.ndarray:

@@ -96,4 +96,5 @@ def pad(rows):
 
 
 if __name__ == "__main__":
-    sys.exit(print_answers(Model(Path(__file__).parent).predict, sys.argv[1:] or sys.exit(__doc__)))
+    texts, folder = sys.argv[1:] or sys.exit(__doc__), Path(__file__).parent
+    sys.exit(print(__doc__) if texts in (["-h"], ["--help"]) else print_answers(Model(folder).predict, texts))
