@@ -300,6 +300,10 @@ class Target(ABC):
     def loading_script(self, source: ExportSource) -> LoadingScript:
         """Return the program that the model card shows."""
 
+    def gather(self, report: Report) -> None:
+        """Find or download files that are part of every folder. By default there are none."""
+        return
+
     def prepare(self, source: ExportSource, examples: Sequence[ExportExample]) -> list[ExportExample]:
         """Return the examples as the engine reads them. By default they are unchanged."""
         return list(examples)
@@ -515,6 +519,7 @@ def export(
     if obstacles:
         raise refusal(chosen, obstacles)
     check_packages(chosen)
+    chosen.gather(report)
     run.model.to("cpu", torch.float32).eval()
     with _temporary_folder(out, _size(run.model)) as folder:
         report(f"writing {out}")
