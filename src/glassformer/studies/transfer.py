@@ -141,11 +141,12 @@ class TransferStudy(Study):
         jobs = {cell: found for cell, found in jobs.items() if _setting(*cell) not in kept}
         if context.trains:
             self._train(jobs, context)
+        names = [arm.name for arm in ARMS] + [arm.name for arm in imported]
         rows = [
-            kept.get(_setting(arm.name, count)) or self._row(arm.name, count, jobs[arm.name, count])
+            kept.get(_setting(name, count)) or self._row(name, count, jobs[name, count])
             for count in labels
-            for arm in (*ARMS, *imported)
-            if _setting(arm.name, count) in kept or all(job.results() for job in jobs[arm.name, count])
+            for name in names
+            if _setting(name, count) in kept or all(job.results() for job in jobs[name, count])
         ]
         if has_baseline():
             rows += [
