@@ -18,10 +18,10 @@ from glassformer.cli import main, output
 from glassformer.core.errors import UserError
 from glassformer.interchange import export as flow
 from glassformer.interchange import model_card
-from glassformer.interchange.export import Exported, Verification, VerificationFailed
+from glassformer.interchange.export import EXAMPLES, Exported, ExportSource, Verification, VerificationFailed
 from glassformer.interchange.huggingface_export import HuggingFaceTarget
 from glassformer.runs.run import Run
-from tests.interchange.small_runs import LLAMA, small_run
+from tests.interchange.small_runs import LLAMA, random_run, small_run
 
 pytest.importorskip("transformers")
 
@@ -43,6 +43,16 @@ def test_folder_is_verified_with_the_engine_of_its_target(exported: Exported) ->
     assert verification["largest_difference"] < 1e-4
     assert {"config.json", "model.safetensors", "tokenizer.json"} < set(exported.files)
     assert {"README.md", "attention.png"} < set(exported.files)
+
+
+def test_a_small_split_is_followed_by_the_next_one() -> None:
+    """A run on a small file of labels was verified with its few validation examples alone."""
+    sizes = {"task.train_examples": 90, "task.validation_examples": 10, "task.test_examples": 20}
+    source = ExportSource.of(random_run({"task.kind": "reversal", "task.length": 8, **sizes}))
+    splits = [example.split for example in source.examples()]
+    assert splits == ["test"] * 20 + ["validation"] * 10 + ["train"] * (EXAMPLES - 30)
+    assert {example.split for example in source.examples(16)} == {"test"}
+    assert len(source.examples(1000)) == 120
 
 
 def test_nothing_else_is_left_beside_the_folder(exported: Exported) -> None:

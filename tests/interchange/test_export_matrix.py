@@ -35,7 +35,10 @@ from glassformer.interchange.export import (
     make_target,
     verify,
 )
+from glassformer.interchange.huggingface_classes import ModelClass
+from glassformer.interchange.huggingface_export import find_class
 from glassformer.models.transformer import TransformerConfig
+from glassformer.runs.experiment import resolve
 from glassformer.tasks.base import Task
 from tests.interchange.engine_process import EngineProcess
 from tests.interchange.small_runs import random_run, small_config
@@ -184,6 +187,17 @@ def test_tokenizers_are_an_obstacle_for_llama_cpp_alone(task: str) -> None:
                 found = target.obstacles(plan)
                 expected = is_known and is_expected(name, task, options)
                 assert bool(found) != expected, (name, tokenizer, options, found)
+
+
+@pytest.mark.parametrize("preset", ["language-model", "shakespeare"])
+def test_language_models_among_the_presets_go_everywhere(preset: str) -> None:
+    """Their data are generated here, because a data set may not be on this machine."""
+    config = resolve(preset, {"task.data": None, "task.examples": 300})
+    plan = ExportPlan(config.model, config.task.build(0))
+    for name in TARGETS:
+        assert make_target(name).obstacles(plan) == []
+    found = find_class(plan)
+    assert isinstance(found, ModelClass) and found.name == "LlamaForCausalLM"
 
 
 ADVICE = re.compile(r"train with ((?:[\w.]+=[\w.]+(?: and )?)+)")

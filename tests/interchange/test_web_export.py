@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import shutil
 import subprocess
+import tarfile
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -25,8 +29,9 @@ from glassformer.interchange.export import Exported, ExportPlan, ExportSource, V
 from glassformer.interchange.exported_text import describe_text, describe_tokenizer
 from glassformer.interchange.exported_tokenizer import tokenizer_document
 from glassformer.interchange.onnx_export import shipped, write_description
-from glassformer.interchange.web_export import RUNTIME, WebTarget, find_browser, find_runtime
+from glassformer.interchange.web_export import PACKAGE, RUNTIME, WebTarget, find_browser, find_runtime
 from glassformer.tasks.translation import TranslationTask
+from tests.data.loopback import serving
 from tests.interchange.small_runs import random_run, small_run
 from tests.interchange.test_exported_text import KINDS, TEXTS, hostile_texts
 from tests.interchange.test_onnx_export import RUNS, token_options
@@ -79,6 +84,38 @@ def test_runtime_is_never_fetched_unless_asked(tmp_path: Path, monkeypatch: pyte
         find_runtime(None)
     with pytest.raises(UserError, match="does not have the files"):
         find_runtime(str(tmp_path))
+
+
+def test_runtime_comes_from_the_registry_of_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mirror was not asked before: the download had the public address."""
+    files, packed = [], io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for file in RUNTIME.files:
+            content = file.path.encode()
+            info = tarfile.TarInfo(f"package/dist/{file.path}")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+            files.append(replace(file, size=len(content), sha256=sha256(content).hexdigest()))
+    package = replace(PACKAGE, sha256=sha256(packed.getvalue()).hexdigest())
+    files = [replace(file, archive_sha256=package.sha256) for file in files]
+    monkeypatch.setattr(web_export, "PACKAGE", package)
+    monkeypatch.setattr(web_export, "RUNTIME", replace(RUNTIME, files=tuple(files)))
+    monkeypatch.setenv("GLASSFORMER_DATA", str(tmp_path))
+    monkeypatch.setenv("PATH", "")  # without npm, the environment names the registry
+    with serving() as server:
+        monkeypatch.setenv("NPM_CONFIG_REGISTRY", server.address)
+        with pytest.raises(UserError, match="--runtime FOLDER"):
+            find_runtime("fetch")
+        address = f"onnxruntime-web/-/{package.file}"
+        server.contents[address] = packed.getvalue()
+        page = {"dist": {"tarball": f"https://registry.npmjs.org/{address}"}}
+        server.contents[f"onnxruntime-web/{package.version}"] = json.dumps(page).encode()
+        lines: list[str] = []
+        folder = find_runtime("fetch", lines.append)
+        assert {path.name for path in folder.iterdir()} == {file.path for file in RUNTIME.files}
+        assert lines[0].startswith("downloading onnxruntime-web") and " MB" in lines[-1]
+        asked = len(server.asked)
+        assert find_runtime("fetch") == find_runtime(None) == folder and len(server.asked) == asked
 
 
 def test_changed_runtime_is_refused(tmp_path: Path) -> None:

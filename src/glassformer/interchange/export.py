@@ -52,6 +52,8 @@ from glassformer.tasks.base import Task, evaluated_rows
 
 EXAMPLES = 64
 """Number of examples of the run's data that an export is verified with."""
+SPLITS = ("test", "validation", "train")
+"""Splits that the examples come from, in this order, until there are enough."""
 BATCH = 16
 """Number of examples per padded batch, in this process and in the engine."""
 MAX_VALUES = 1 << 25
@@ -102,6 +104,8 @@ class ExportExample:
     """Token ids of the text as the model reads them, with begin and end tokens if the task adds them."""
     target: list[int] | None = None
     """Decoder input of an encoder-decoder: the target of the data without its last token."""
+    split: str = ""
+    """Split of the data that the example comes from."""
 
 
 @dataclass(frozen=True)
@@ -128,47 +132,49 @@ class ExportSource(ExportPlan):
             return target_vocabulary(self.task)
         return self.source_tokens
 
-    @cached_property
-    def split(self) -> str:
-        """Split that the examples come from: test, else validation, else train."""
-        names = [name for name in ("test", "validation", "train") if len(self.task.splits.get(name, ()))]
-        return names[0]
-
     def examples(self, count: int = EXAMPLES) -> list[ExportExample]:
-        """Return up to `count` examples, spread over the test split (else validation, else train).
+        """Return up to `count` examples, spread over the test split, else the validation or train split.
 
-        Inputs that the model cannot read as a whole are shortened. The result has fewer examples only if
-        the split has fewer.
+        A split with too few examples is followed by the next one. Inputs that the model cannot read as a
+        whole are shortened. The result has fewer examples only if the data have fewer.
         """
-        examples = self.task.splits[self.split]
-        spread = np.linspace(0, len(examples) - 1, min(4 * count, len(examples))).astype(int)
-        order = np.unique(spread)
+        found: list[ExportExample] = []
+        for split in SPLITS:
+            found += self._examples_of(split, count - len(found))
+        return found
+
+    def _examples_of(self, split: str, count: int) -> list[ExportExample]:
+        """Return up to `count` examples, spread over a split."""
+        size = len(self.task.splits.get(split, ()))
+        found: list[ExportExample] = []
+        if not size or not count:
+            return found
+        order = np.unique(np.linspace(0, size - 1, min(4 * count, size)).astype(int))
         # The first quarter is spread as widely as the whole, and the others replace unreadable examples.
         order = np.concatenate([order[start::4] for start in range(4)])
-        found: list[ExportExample] = []
         for index in order.tolist():
-            example = self._example(index)
+            example = self._example(split, index)
             if example is not None:
                 found.append(example)
             if len(found) == count:
                 break
         return found
 
-    def _example(self, index: int) -> ExportExample | None:
-        """Return one example of the split, or None if no part of its text can be read."""
+    def _example(self, split: str, index: int) -> ExportExample | None:
+        """Return one example of a split, or None if no part of its text can be read."""
         task = self.task
-        (row,) = evaluated_rows(task, self.split, [index])
+        (row,) = evaluated_rows(task, split, [index])
         if isinstance(self.task_type, CausalLM):
             text = task.show_input(row[: max(1, len(row) // 2)].tolist())
         else:
-            (text,) = task.input_texts(self.split, [index], [row] if self._is_masked else None)
+            (text,) = task.input_texts(split, [index], [row] if self._is_masked else None)
         target = None
         if isinstance(self.task_type, Seq2Seq):
-            target = [int(token) for token in task.splits[self.split].targets[index][:-1]]
+            target = [int(token) for token in task.splits[split].targets[index][:-1]]
         for _ in range(6):
             try:
                 tokens, text = task.read_input(text)
-                return ExportExample(text, tokens.tolist(), target)
+                return ExportExample(text, tokens.tolist(), target, split)
             except ErrorDetail:
                 text = _without_last_quarter(text)
         return None
@@ -301,6 +307,10 @@ class Target(ABC):
     @abstractmethod
     def loading_script(self, source: ExportSource) -> LoadingScript:
         """Return the program that the model card shows."""
+
+    def gather(self, report: Report) -> None:
+        """Find or download files that are part of every folder. By default there are none."""
+        return
 
     def prepare(self, source: ExportSource, examples: Sequence[ExportExample]) -> list[ExportExample]:
         """Return the examples as the engine reads them. By default they are unchanged."""
@@ -531,6 +541,7 @@ def export(
     if obstacles:
         raise refusal(chosen, obstacles)
     check_packages(chosen)
+    chosen.gather(report)
     run.model.to("cpu", torch.float32).eval()
     with _temporary_folder(out, _size(run.model)) as folder:
         report(f"writing {out}")
@@ -657,7 +668,7 @@ def verify(
         tolerance=limit,
         engine=document["engine"],
         version=document["version"],
-        split=source.split,
+        split=" and ".join(dict.fromkeys(example.split for example in examples)),
         first_difference=description,
         required_outputs=target.required_outputs,
         notes=target.notes(source),

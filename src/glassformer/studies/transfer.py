@@ -117,47 +117,70 @@ class TransferStudy(Study):
     metric: str = "accuracy"
 
     def measure(self, context: StudyContext) -> dict[str, Any]:
-        """Pre-train once, train all classifiers and measure the baseline; return the rows and plots."""
-        context.reject_partial_options(may_be_unfinished=True)
+        """Pre-train once, train all classifiers and measure the baseline; return the rows and plots.
+
+        With `--keep`, the rows of an earlier measurement are reused. With `--finished`, the table has the
+        rows whose runs are complete.
+        """
         labels = self._label_counts(context)
-        text = self._gather_text(context)
-        pretraining = self._pretrain(context, text)
-        left_out = {arm.name: reason for arm in self.imported if (reason := arm.reason_to_omit(context))}
-        imported = [arm for arm in self.imported if arm.name not in left_out]
-        jobs = self._all_jobs(labels, imported, context, pretraining)
-        every = [job for of_cell in jobs.values() for job in of_cell]
+        kept = {row["setting"]: {**row, "kept": True} for row in context.earlier.get("rows", [])}
+        omitted = self._omitted(labels, kept, context)
+        imported = [arm for arm in self.imported if arm.name not in omitted]
+        jobs: dict[tuple[str, LabelCount], list[Job]] = {}
+        record = context.earlier.get("pretraining")
+        if record is None or not _has_all(kept, [arm.name for arm in ARMS], labels):
+            text = self._gather_text(context)
+            pretraining = self._pretrain(context, text)
+            jobs = self._own_jobs(labels, context, pretraining)
+            record = _pretraining_record(pretraining, self.pretraining, text)
+        models = {found["arm"]: found for found in context.earlier.get("imported", [])}
+        for arm in imported:
+            if not _has_all(kept, [arm.name], labels):
+                jobs |= self._imported_jobs(arm, labels, context)
+                models[arm.name] = arm.record(arm.import_run(context))
+        jobs = {cell: found for cell, found in jobs.items() if _setting(*cell) not in kept}
         if context.trains:
-            for arm in imported:
-                log_expected_cost(
-                    arm,
-                    [job for (name, _), found in jobs.items() for job in found if name == arm.name],
-                    context,
-                )
-            context.run(
-                every,
-                describe=lambda results: f"test {self.metric} {metric_on_test(results, self.metric):.4f}",
-            )
+            self._train(jobs, context)
         names = [arm.name for arm in ARMS] + [arm.name for arm in imported]
         rows = [
-            self._row(name, count, jobs[name, count])
+            kept.get(_setting(name, count)) or self._row(name, count, jobs[name, count])
             for count in labels
             for name in names
-            if all(job.results() for job in jobs[name, count])
+            if _setting(name, count) in kept or all(job.results() for job in jobs[name, count])
         ]
         if has_baseline():
-            rows += [self._baseline_row(count, context) for count in labels]
+            rows += [
+                kept.get(_setting(BASELINE, each)) or self._baseline_row(each, context) for each in labels
+            ]
         else:
-            left_out[BASELINE] = f"scikit-learn is not installed: {BASELINE_HINT}"
-        for name, reason in left_out.items():
+            omitted[BASELINE] = f"scikit-learn is not installed: {BASELINE_HINT}"
+        for name, reason in omitted.items():
             context.log(f"omitted: {name}; {reason}")
         return {
             "rows": rows,
-            "left_out": left_out,
-            "missing": [job.name for job in every if not job.results()],
-            "pretraining": _pretraining_record(pretraining, self.pretraining, text),
-            "imported": [arm.record(arm.import_run(context)) for arm in imported],
+            "left_out": omitted,
+            "missing": [job.name for found in jobs.values() for job in found if not job.results()],
+            "pretraining": record,
+            "imported": list(models.values()),
             "plot": self._plot(rows, context),
         }
+
+    def _omitted(
+        self, labels: Sequence[LabelCount], kept: Mapping[str, Row], context: StudyContext
+    ) -> dict[str, str]:
+        """Return the imported arms that are not measured, with the reasons."""
+        reasons = {arm.name: arm.reason_to_omit(context) for arm in self.imported}
+        return {name: why for name, why in reasons.items() if why and not _has_all(kept, [name], labels)}
+
+    def _train(self, jobs: Mapping[tuple[str, LabelCount], Sequence[Job]], context: StudyContext) -> None:
+        """Train the runs that are not finished, after the expected cost of those of imported models."""
+        for arm in self.imported:
+            own = [job for (name, _), found in jobs.items() for job in found if name == arm.name]
+            log_expected_cost(arm, own, context)
+        context.run(
+            [job for found in jobs.values() for job in found],
+            describe=lambda results: f"test {self.metric} {metric_on_test(results, self.metric):.4f}",
+        )
 
     def _pretrain(self, context: StudyContext, text: PretrainingText | None) -> Job:
         """Run the pre-training unless it is finished; return its job."""
@@ -170,27 +193,20 @@ class TransferStudy(Study):
         run_all([job], workers=1, threads=threads, describe=_describe_pretraining, log=context.log)
         return job
 
-    def _all_jobs(
-        self,
-        labels: Sequence[LabelCount],
-        imported: Sequence[ImportedArm],
-        context: StudyContext,
-        pretraining: Job,
+    def _own_jobs(
+        self, labels: Sequence[LabelCount], context: StudyContext, pretraining: Job
     ) -> dict[tuple[str, LabelCount], list[Job]]:
         """Return the runs of each arm and number of labels.
 
         The longest are first, so that no worker starts a long run while the others are already idle. Runs of
-        imported models are the last, because they take longer than all others together.
+        imported models come after them, because they take longer than all others together.
         """
         tokenizer = _copy_tokenizer(pretraining, context.folder)
-        jobs = {
+        return {
             (arm.name, count): self._jobs(count, arm, context, pretraining, tokenizer)
             for count in reversed(labels)
             for arm in ARMS
         }
-        for arm in imported:
-            jobs |= self._imported_jobs(arm, labels, context)
-        return jobs
 
     def markdown(self, document: Mapping[str, Any]) -> str:
         """Return the text of `table.md` for the content of `results.json`."""
@@ -305,7 +321,7 @@ class TransferStudy(Study):
         results = [job.results() for job in jobs]
         values = [metric_on_test(result, self.metric) for result in results]
         return {
-            "setting": f"{arm}, {labels.name}",
+            "setting": _setting(arm, labels),
             "published": self.published.get(labels.asked or 0, {}).get(arm),
             "theirs": None,
             "ours": statistics.fmean(values),
@@ -324,7 +340,7 @@ class TransferStudy(Study):
         }
 
     def _baseline_row(self, labels: LabelCount, context: StudyContext) -> Row:
-        name = f"{BASELINE}, {labels.name}"
+        name = _setting(BASELINE, labels)
         task = _classification(self._config(SCRATCH, labels.asked, context.is_quick))
         result = measure_baseline(task)
         context.log(f"{name}: test {self.metric} {result.test_accuracy:.4f}")
@@ -364,6 +380,16 @@ def accuracy_chart(rows: Sequence[Row]) -> Chart:
         Axis("validation accuracy", is_percent=True),
         level=None if level is None else (BASELINE, level),
     )
+
+
+def _setting(arm: str, labels: LabelCount) -> str:
+    """Return the name of a row."""
+    return f"{arm}, {labels.name}"
+
+
+def _has_all(rows: Mapping[str, Row], arms: Sequence[str], labels: Sequence[LabelCount]) -> bool:
+    """Return True if there is a row for each of the arms and numbers of labels."""
+    return all(_setting(arm, count) in rows for arm in arms for count in labels)
 
 
 def _classification(config: ExperimentConfig) -> ClassificationConfig:
@@ -471,6 +497,8 @@ def _explanation(document: Mapping[str, Any]) -> list[str]:
             " (bootstrap), a variation that the other intervals do not show. It has the same labels,"
             " validation texts and test texts."
         ]
+    if reused := list(dict.fromkeys(row["arm"] for row in rows if row.get("kept"))):
+        lines += [f"Reused from an earlier measurement: {', '.join(reused)}."]
     lines += [f"Omitted: {arm}; {why}." for arm, why in document["left_out"].items()]
     if document.get("missing"):
         count, first = len(document["missing"]), document["missing"][0]
