@@ -14,6 +14,7 @@ from weakref import WeakSet
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from glassformer.blocks import reference
 from glassformer.blocks.attention import DROP_IN_KERNELS, MultiHeadAttention, fused_kernel
@@ -121,6 +122,10 @@ def prepack_linear(weight_OI: Tensor, bias_O: Tensor | None) -> Callable[[Tensor
     return product
 
 
+PLAIN_MODULES: set[type[nn.Module]] = {FeedForward, SwiGLU, Residual}
+"""Module types whose `forward` is all that a call does: without hooks, and equal in training."""
+
+
 def _function(part: nn.Module) -> Function | None:
     """Return a plain function that replaces a submodule in evaluation mode, or None to keep the module."""
     if type(part) is nn.Linear and is_local(part.weight):
@@ -130,7 +135,7 @@ def _function(part: nn.Module) -> Function | None:
         return lambda x: torch.layer_norm(x, shape, part.weight, part.bias, epsilon, False)
     if type(part) in (nn.Identity, Dropout):
         return lambda x: x
-    return part.forward if type(part) in (FeedForward, SwiGLU, Residual) else None
+    return part.forward if type(part) in PLAIN_MODULES else None
 
 
 def is_local(weight: Tensor) -> bool:
@@ -189,7 +194,7 @@ def prepack(model: nn.Module) -> Iterator[None]:
 def prepack_head(model: Model) -> Callable[[Tensor], Tensor]:
     """Return the function from hidden vectors to logits, prepacked unless the head overrides `forward`."""
     head, tied_VD = model.head, model.tied_weight()
-    if type(head).forward is not Head.forward:
+    if type(head).forward is not Head.forward or head.linear is not F.linear:
         return lambda hidden: head(hidden, tied_VD)
     weight = head.output_weight(tied_VD)
     outputs, product = len(weight), prepack_linear(*pad_to_alignment(weight, head.bias))

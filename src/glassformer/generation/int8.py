@@ -1,0 +1,168 @@
+"""Matrix products in int8 for evaluation and prediction on a CPU, by PyTorch's own quantised kernels.
+
+Each row of activations has its own scale, and so has each output of a weight matrix. A row's output therefore
+does not depend on the other rows of a batch. Sums are exact integers; norms, softmax and the residual stream
+stay in float32.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
+from functools import cache
+from threading import Lock
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.blocks.embedding import InputNet
+from glassformer.blocks.heads import ClassHead, Head
+from glassformer.core.errors import user_error
+from glassformer.core.system import cpu_name
+from glassformer.generation.cpu import PLAIN_MODULES, is_local
+from glassformer.generation.probes import cached, run_child
+from glassformer.models.base import Model
+
+_PROBE = """
+import json, torch
+from glassformer.generation.int8 import FULL, REDUCED, quantised_product
+ones = torch.ones(2, 1024)
+rows = torch.cat([ones, -ones, (-ones).cumprod(1)])
+weight_OI = torch.stack([ones[0], -ones[0], (-ones[0]).cumprod(0), torch.linspace(-1, 1, 1024).sign()])
+expected = rows @ weight_OI.t()
+exact = [
+    half for half in (FULL, REDUCED)
+    if torch.allclose(quantised_product(weight_OI, None, half)(rows), expected, atol=1e-2, rtol=0)
+]
+assert exact, "sums overflow with 7-bit activations too"
+print(json.dumps(exact[0]))
+"""
+
+FULL, REDUCED = 127, 63
+"""Largest activation after quantisation. An older processor adds pairs of products in 16 bits: FULL overflows.
+"""
+MAX_WEIGHT = 127
+"""Largest weight after quantisation."""
+MIN_WEIGHTS = 1 << 14
+"""Minimum size of a matrix. Products with smaller ones are faster in float32."""
+SMALLEST_SCALE = 1e-30
+"""Smallest scale of a row, so that a row of zeros gives zeros."""
+
+_engine_lock = Lock()
+
+Product = Callable[[Tensor], Tensor]
+
+
+@cache
+def activation_limit() -> int:
+    """Return the largest quantised activation that this processor adds up exactly: FULL or REDUCED.
+
+    A child process tests it once, and a file keeps the result. Raise a UserError if the kernels do not run.
+    """
+    found = cached("int8", _probe)
+    if found.get("limit") not in (FULL, REDUCED):
+        raise user_error(
+            f"the quantised kernels of PyTorch do not run on this {cpu_name()}: {found.get('failure')}",
+            path="evaluation.weights",
+            value="int8",
+            hint="evaluation.weights=fp32",
+        )
+    return int(found["limit"])
+
+
+def _probe() -> dict[str, object]:
+    printed, failure = run_child(_PROBE)
+    return {"limit": int(printed)} if failure is None else {"failure": failure}
+
+
+def quantised_product(weight_OI: Tensor, bias_O: Tensor | None, limit: int) -> Product:
+    """Return a function that computes `F.linear` with this weight and bias from int8 factors.
+
+    `limit` is the largest quantised activation.
+    """
+    outputs, inputs = weight_OI.shape
+    weight_OI = weight_OI.detach().float()
+    scale_O = (weight_OI.abs().amax(1) / MAX_WEIGHT).clamp_(min=SMALLEST_SCALE)
+    packed = _pack(weight_OI, scale_O)
+    bias_O = None if bias_O is None else bias_O.detach().float()
+    multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+
+    def product(x: Tensor) -> Tensor:
+        rows_NI = x.reshape(-1, inputs)
+        if not len(rows_NI):
+            return x.new_empty(*x.shape[:-1], outputs)
+        scale_N1 = rows_NI.abs().amax(1, keepdim=True).clamp_(min=SMALLEST_SCALE)
+        y_NO = multiply(rows_NI / scale_N1, 1 / limit, limit + 1, packed)
+        if bias_O is None:
+            y_NO.mul_(scale_N1)
+        else:
+            torch.addcmul(bias_O, y_NO, scale_N1, out=y_NO)
+        return y_NO.view(*x.shape[:-1], outputs)
+
+    return product
+
+
+def _pack(weight_OI: Tensor, scale_O: Tensor) -> torch.ScriptObject:
+    """Return the weight in the layout of the quantised kernels."""
+    zero_points_O = torch.zeros(len(weight_OI), dtype=torch.long)
+    with _engine_lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the operators stay, the constructor of their tensors is deprecated
+        before = torch.backends.quantized.engine
+        torch.backends.quantized.engine = "fbgemm"
+        try:
+            quantised = torch.quantize_per_channel(weight_OI, scale_O, zero_points_O, 0, torch.qint8)
+            return torch.ops.quantized.linear_prepack(quantised, None)
+        finally:
+            torch.backends.quantized.engine = before
+
+
+class QuantisedLinear(nn.Module):
+    """Linear layer that multiplies in int8. Its parameters stay those of the float32 layer."""
+
+    def __init__(self, layer: nn.Linear, limit: int) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self.product = quantised_product(layer.weight, layer.bias, limit)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.product(x)
+
+
+PLAIN_MODULES.add(QuantisedLinear)
+
+
+def quantise(model: Model) -> Model:
+    """Return a copy of a model that shares its parameters and multiplies in int8, in evaluation mode.
+
+    Small matrices, regression heads and heads with their own `forward` stay in float32. The copy quantises
+    the weights once, so later changes of the parameters have no effect on it.
+    """
+    if not all(is_local(parameter) for parameter in model.parameters()):
+        raise user_error(
+            "int8 runs on a CPU only, and on weights that are not sharded",
+            path="evaluation.weights",
+            value="int8",
+            hint="evaluation.weights=fp32, or training.device=cpu",
+        )
+    limit = activation_limit()
+    shared = [*model.parameters(), *model.buffers()]
+    twin: Model = deepcopy(model, {id(tensor): tensor for tensor in shared}).eval()
+    for parent in twin.modules():
+        if isinstance(parent, InputNet):
+            continue  # reads the weight of its layer
+        for name, part in parent.named_children():
+            if type(part) is nn.Linear and is_worth_it(part.weight):
+                setattr(parent, name, QuantisedLinear(part, limit))
+    head = twin.head
+    if isinstance(head, ClassHead) and type(head).forward is Head.forward:
+        weight_VD = head.output_weight(twin.tied_weight())
+        if is_worth_it(weight_VD):
+            product = quantised_product(weight_VD, head.bias, limit)
+            head.linear = lambda x, weight, bias: product(x)
+    return twin
+
+
+def is_worth_it(weight_OI: Tensor) -> bool:
+    """Return True if products with this matrix are faster in int8."""
+    return weight_OI.dtype == torch.float32 and weight_OI.numel() >= MIN_WEIGHTS
