@@ -102,11 +102,29 @@ def test_decode_trains_once_and_compares(
     assert len(list((tmp_path / "runs").iterdir())) == 1
     assert {(row["form"], row["beam"]) for row in document["rows"]} == {
         (form, beam)
-        for form in ("glassformer", "huggingface", "ctranslate2", "ctranslate2_as_it_comes")
+        for form in (
+            "glassformer",
+            "glassformer_int8",
+            "huggingface",
+            "ctranslate2",
+            "ctranslate2_int8",
+            "ctranslate2_as_it_comes",
+        )
         for beam in (1, 2)
     }
     ratios = document["ratios"]
-    assert ratios["huggingface"] == min(ratios["huggingface_greedy"], ratios["huggingface_beam_2"])
+    assert set(ratios) == {
+        f"{name}{search}" for name in decode.RATIOS for search in ("", "_greedy", "_beam_2")
+    }
+    for name in decode.RATIOS:
+        assert ratios[name] == min(ratios[f"{name}_greedy"], ratios[f"{name}_beam_2"])
+    speeds = {(row["form"], row["beam"]): row["sentences"] / row["seconds"] for row in document["rows"]}
+    assert speeds["glassformer_int8", 1] / speeds["huggingface", 1] == pytest.approx(
+        ratios["huggingface_int8_greedy"]
+    )
+    assert speeds["glassformer_int8", 2] / speeds["ctranslate2_int8", 2] == pytest.approx(
+        ratios["ctranslate2_int8_beam_2"]
+    )
 
 
 def test_memory_grows_with_the_length(capsys: pytest.CaptureFixture[str]) -> None:

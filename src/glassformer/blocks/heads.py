@@ -466,9 +466,7 @@ class ClassHead(Head):
         is_target = targets != IGNORED
         if bool(is_target.any()):
             hidden_ND, weight_VD = self.body(hidden[is_target]), self.output_weight(tied_VD)
-            found = cross_entropy_per_row(
-                hidden_ND, weight_VD, self.bias, targets[is_target], self.linear
-            )
+            found = cross_entropy_per_row(hidden_ND, weight_VD, self.bias, targets[is_target], self.linear)
             losses[is_target], hits[is_target] = found[0].float(), found[1]
         return losses, hits
 

@@ -161,6 +161,8 @@ def prepack(model: nn.Module) -> Iterator[None]:
     if model in _prepacked:
         yield
         return
+    from glassformer.generation.greedy_head import greedy_head  # imports this module
+
     shadows = [
         (parent, name, function)
         for parent in model.modules()
@@ -180,6 +182,7 @@ def prepack(model: nn.Module) -> Iterator[None]:
             attention.kernel = decode_kernel
         if isinstance(model, GenerativeModel):
             model.prepacked_head = prepack_head(model)
+            model.greedy_head = greedy_head(model)
         yield
     finally:
         for parent, name, _ in shadows:
@@ -187,7 +190,8 @@ def prepack(model: nn.Module) -> Iterator[None]:
         for attention in attentions:
             attention.kernel = fused_kernel
         if isinstance(model, GenerativeModel):
-            del model.prepacked_head
+            vars(model).pop("prepacked_head", None)
+            vars(model).pop("greedy_head", None)
         _prepacked.discard(model)
 
 

@@ -106,9 +106,14 @@ def generate(
         state = model.start(**inputs)
         if isinstance(model, GenerativeModel) and model.prepacked_head is None:
             state.project = prepack_head(model)
-        logits_BV = model.advance(state, prefix_BL, mask_BL)
-        _check_tokens(logits_BV.shape[-1], end, forbidden)
-        _decode(model, state, search, logits_BV)
+        greedy = model.greedy_head if isinstance(model, GenerativeModel) else None
+        if greedy is not None and search.needs_tokens_only:
+            _check_tokens(greedy.outputs, end, forbidden)
+            state.project = greedy.without(forbidden)
+        found = model.advance(state, prefix_BL, mask_BL)
+        if found.ndim == 2:
+            _check_tokens(found.shape[-1], end, forbidden)
+        _decode(model, state, search, found)
     return search.results()
 
 
@@ -136,15 +141,16 @@ def _check_inputs(model: SupportsGeneration, inputs: Inputs | None) -> None:
         raise ErrorDetail("the model has no such input", path="inputs", value=unknown[0], allowed=names)
 
 
-def _decode(model: SupportsGeneration, state: DecodingState, search: Search, logits_NV: Tensor) -> None:
-    """Choose tokens and advance the model until all rows are done."""
+def _decode(model: SupportsGeneration, state: DecodingState, search: Search, found: Tensor) -> None:
+    """Choose tokens and advance the model until all rows are done. `found` are logits, or tokens."""
     has_beams = search.strategy.size > 1 and isinstance(model, SupportsBeams) and model.supports_beams
     advance = _advance_beams if has_beams else _advance_rows
     while True:
-        update = search.step(logits_NV.to(search.limits_B.device))
+        step = search.step if found.ndim == 2 else search.step_tokens
+        update = step(found.to(search.limits_B.device))
         if not len(update.rows_B):
             return
-        logits_NV = advance(model, state, update, len(logits_NV))
+        found = advance(model, state, update, len(found))
 
 
 def _advance_rows(model: SupportsGeneration, state: DecodingState, update: BeamUpdate, count: int) -> Tensor:

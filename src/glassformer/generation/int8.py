@@ -76,29 +76,47 @@ def _probe() -> dict[str, object]:
     return {"limit": int(printed)} if failure is None else {"failure": failure}
 
 
-def quantised_product(weight_OI: Tensor, bias_O: Tensor | None, limit: int) -> Product:
-    """Return a function that computes `F.linear` with this weight and bias from int8 factors.
+class Int8Matrix:
+    """Weight matrix in int8, with one scale per output.
 
-    `limit` is the largest quantised activation.
+    `limit` is the largest activation after quantisation.
     """
-    outputs, inputs = weight_OI.shape
-    weight_OI = weight_OI.detach().float()
-    scale_O = (weight_OI.abs().amax(1) / MAX_WEIGHT).clamp_(min=SMALLEST_SCALE)
-    packed = _pack(weight_OI, scale_O)
+
+    def __init__(self, weight_OI: Tensor, limit: int) -> None:
+        weight_OI = weight_OI.detach().float()
+        self.outputs, self.inputs = weight_OI.shape
+        self.limit = limit
+        self.scale_O = (weight_OI.abs().amax(1) / MAX_WEIGHT).clamp_(min=SMALLEST_SCALE)
+        self._packed = _pack(weight_OI, self.scale_O)
+        self._multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+
+    def product(self, rows_NI: Tensor, bias_O: Tensor | None) -> Tensor:
+        """Return `F.linear` of these rows with this matrix and a bias, from int8 factors."""
+        scale_N1 = row_scales(rows_NI)
+        y_NO = self._multiply(rows_NI / scale_N1, 1 / self.limit, self.limit + 1, self._packed)
+        return y_NO.mul_(scale_N1) if bias_O is None else torch.addcmul(bias_O, y_NO, scale_N1, out=y_NO)
+
+    def product_of_integers(self, rows_NI: Tensor) -> Tensor:
+        """Return the product with rows of whole numbers from −limit to limit, which are not rounded again."""
+        product_NO: Tensor = self._multiply(rows_NI, 1.0, self.limit + 1, self._packed)
+        return product_NO
+
+
+def row_scales(rows_NI: Tensor) -> Tensor:
+    """Return the largest absolute value of each row (N, 1), or a tiny number for a row of zeros."""
+    return rows_NI.abs().amax(1, keepdim=True).clamp_(min=SMALLEST_SCALE)
+
+
+def quantised_product(weight_OI: Tensor, bias_O: Tensor | None, limit: int) -> Product:
+    """Return a function that computes `F.linear` with this weight and bias from int8 factors."""
+    matrix = Int8Matrix(weight_OI, limit)
     bias_O = None if bias_O is None else bias_O.detach().float()
-    multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
 
     def product(x: Tensor) -> Tensor:
-        rows_NI = x.reshape(-1, inputs)
+        rows_NI = x.reshape(-1, matrix.inputs)
         if not len(rows_NI):
-            return x.new_empty(*x.shape[:-1], outputs)
-        scale_N1 = rows_NI.abs().amax(1, keepdim=True).clamp_(min=SMALLEST_SCALE)
-        y_NO = multiply(rows_NI / scale_N1, 1 / limit, limit + 1, packed)
-        if bias_O is None:
-            y_NO.mul_(scale_N1)
-        else:
-            torch.addcmul(bias_O, y_NO, scale_N1, out=y_NO)
-        return y_NO.view(*x.shape[:-1], outputs)
+            return x.new_empty(*x.shape[:-1], matrix.outputs)
+        return matrix.product(rows_NI, bias_O).view(*x.shape[:-1], matrix.outputs)
 
     return product
 
