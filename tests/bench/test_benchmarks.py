@@ -127,6 +127,30 @@ def test_decode_trains_once_and_compares(
     )
 
 
+def test_predict_compares_batches_with_single_lines(
+    tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = ["--lines", "150", "--training-steps", "2", "--repeats", "1", "--threads", "1"]
+    options = ["predict", "--source", str(tiny_file), *tiny, "--folder", str(tmp_path / "runs")]
+    code, document = bench(capsys, *options)
+    assert code == 0, document["error"]
+    rows = {row["form"]: row for row in document["rows"]}
+    assert set(rows) == {"batched", "one at a time"}  # its matrices are too small for int8
+    assert (rows["batched"]["lines"], rows["one at a time"]["lines"]) == (150, 100)
+    assert rows["one at a time"]["same_outputs"] == 1
+    speeds = {name: row["lines_per_second"] for name, row in rows.items()}
+    assert document["ratios"]["lines_per_second"] == speeds["batched"]
+    assert document["ratios"]["batched"] == pytest.approx(speeds["batched"] / speeds["one at a time"])
+    sizes = f"model.hidden_dim=128 model.feed_forward_dim=128".split()
+    assert (
+        main(["train", str(tiny_file), *sizes, "training.max_steps=1", "--run", str(tmp_path / "wide")]) == 0
+    )
+    capsys.readouterr()
+    code, document = bench(capsys, "predict", "--source", str(tmp_path / "wide"), *tiny[:2], *tiny[4:])
+    assert code == 0 and {row["form"] for row in document["rows"]} == {*rows, "batched_int8"}
+    assert document["ratios"]["int8"] > 0
+
+
 def test_memory_grows_with_the_length(capsys: pytest.CaptureFixture[str]) -> None:
     code, document = bench(capsys, "memory", "--longest", "4096", "--width", "32", "--layers", "1")
     assert code == 0, document["error"]

@@ -50,9 +50,10 @@ CTRANSLATE2: dict[str, Literal["float32", "int8"]] = {"ctranslate2": "float32", 
 MAX_TOKENS = 40
 """Maximum length in tokens. The briefly trained model does not always generate an end token."""
 MIN_AGREEMENT = 0.95
-"""Minimum share of greedy outputs in fp32 that equal ours, because rounding may flip a near tie of two tokens.
+"""Minimum share of greedy outputs in fp32 that equal ours, because rounding may flip a near tie.
 
-Each library rounds to int8 in its own way, so outputs in int8 are reported and not required to be equal. Beam search is not compared: each library has its own stopping rule.
+Outputs in int8 need not be equal, because each library rounds in its own way. Beam search is not compared:
+each library has its own stopping rule.
 """
 
 Decoder = Callable[[Sequence[Any], int, int], list[list[int]]]

@@ -27,8 +27,8 @@ class EvaluationConfig(Node):
     )
     weights: Literal["fp32", "int8"] = Field(
         "fp32",
-        description="number type of the matrices in evaluation and prediction, not in training; int8 is faster"
-        " on a CPU and changes outputs slightly",
+        description="number type of the matrices in evaluation and prediction, not in training; int8 is"
+        " faster on a CPU and changes outputs slightly",
     )
     max_examples: int | None = Field(None, ge=1, description="evaluate on the first N examples; none: on all")
     decode_during_training: bool = Field(

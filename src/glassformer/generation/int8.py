@@ -40,8 +40,7 @@ print(json.dumps(exact[0]))
 """
 
 FULL, REDUCED = 127, 63
-"""Largest activation after quantisation. An older processor adds pairs of products in 16 bits: FULL overflows.
-"""
+"""Largest activation after quantisation. On a processor that adds pairs in 16 bits, FULL overflows."""
 MAX_WEIGHT = 127
 """Largest weight after quantisation."""
 MIN_WEIGHTS = 1 << 14
@@ -184,3 +183,9 @@ def quantise(model: Model) -> Model:
 def is_worth_it(weight_OI: Tensor) -> bool:
     """Return True if products with this matrix are faster in int8."""
     return weight_OI.dtype == torch.float32 and weight_OI.numel() >= MIN_WEIGHTS
+
+
+def has_large_matrices(model: Model) -> bool:
+    """Return True if at least one matrix of the model is large enough for products in int8."""
+    layers = (layer.weight for layer in model.modules() if type(layer) is nn.Linear)
+    return any(map(is_worth_it, layers)) or is_worth_it(model.head.output_weight(model.tied_weight()))
