@@ -141,7 +141,7 @@ def test_predict_compares_batches_with_single_lines(
     speeds = {name: row["lines_per_second"] for name, row in rows.items()}
     assert document["ratios"]["lines_per_second"] == speeds["batched"]
     assert document["ratios"]["batched"] == pytest.approx(speeds["batched"] / speeds["one at a time"])
-    sizes = f"model.hidden_dim=128 model.feed_forward_dim=128".split()
+    sizes = ["model.hidden_dim=128", "model.feed_forward_dim=128"]
     assert (
         main(["train", str(tiny_file), *sizes, "training.max_steps=1", "--run", str(tmp_path / "wide")]) == 0
     )

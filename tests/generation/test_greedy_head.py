@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from glassformer.core.errors import ErrorDetail
 from glassformer.generation import GreedyConfig, generate, greedy_head, int8
 from glassformer.generation.greedy_head import BROKEN, GreedyHead
-from glassformer.generation.int8 import quantise
+from glassformer.generation.int8 import Int8Head, quantise
 from glassformer.generation.predict import decoding_mode
 from glassformer.models.task_types import Seq2Seq
 from glassformer.models.transformer import TransformerConfig
@@ -38,6 +38,13 @@ def hidden(rows: int = 150) -> Tensor:
     return F.layer_norm(torch.randn(rows, WIDTH), [WIDTH]) * 10.0 ** torch.randint(-2, 3, (rows, 1))
 
 
+def build(
+    weight_VD: Tensor, bias_V: Tensor | None = None, limit: int | None = None, is_exact: bool = True
+) -> GreedyHead:
+    scores = Int8Head(weight_VD, bias_V, limit or int8.activation_limit())
+    return GreedyHead(scores, weight_VD if is_exact else None)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("limit", [int8.FULL, int8.REDUCED])
 def test_tokens_are_those_of_the_largest_logits_in_float32(kind: str, limit: int) -> None:
@@ -45,7 +52,7 @@ def test_tokens_are_those_of_the_largest_logits_in_float32(kind: str, limit: int
         pytest.skip("sums overflow on this processor")
     weight_VD, rows_ND = weights(kind), hidden()
     bias_V = 0.1 * torch.randn(VOCABULARY).repeat_interleave(2)[:VOCABULARY]
-    head = GreedyHead(weight_VD, bias_V, limit, is_exact=True)
+    head = build(weight_VD, bias_V, limit)
     logits_NV = F.linear(rows_ND.double(), weight_VD.double(), bias_V.double())
     for forbidden in ([], [0, 1, 7, *range(400, 900)]):
         logits_NV[:, forbidden] = -torch.inf
@@ -63,7 +70,7 @@ def test_tokens_are_those_of_the_largest_logits_in_float32(kind: str, limit: int
 def test_the_bound_holds(kind: str) -> None:
     weight_VD, rows_ND = weights(kind), hidden()
     limit = int8.activation_limit()
-    head = GreedyHead(weight_VD, None, limit, is_exact=True)
+    head = build(weight_VD, None, limit)
     scale_N1 = int8.row_scales(rows_ND) / limit
     integers_ND = (rows_ND / scale_N1).round()
     scores_NV = head.matrix.product_of_integers(integers_ND)[:, :VOCABULARY] * scale_N1
@@ -77,7 +84,7 @@ def test_the_bound_holds(kind: str) -> None:
 
 def test_many_candidates_are_compared_by_all_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     weight_VD, rows_ND = weights("close"), hidden()
-    head = GreedyHead(weight_VD, None, int8.activation_limit(), is_exact=True)
+    head = build(weight_VD)
     expected_N = head.without([])(rows_ND)
     calls = []
     largest = greedy_head._largest
@@ -93,7 +100,7 @@ def test_many_candidates_are_compared_by_all_logits(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("is_exact", [True, False])
 def test_broken_rows_are_marked_and_zeros_are_not(is_exact: bool) -> None:
     rows_ND = hidden(70)
-    head = GreedyHead(weights("plain"), None, int8.activation_limit(), is_exact)
+    head = build(weights("plain"), is_exact=is_exact)
     expected_N = head.without([])(rows_ND)
     rows_ND[3, 1], rows_ND[66, 0], rows_ND[5] = torch.nan, torch.inf, 0.0
     tokens_N = head.without([])(rows_ND)

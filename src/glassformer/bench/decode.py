@@ -164,9 +164,9 @@ class DecodeBenchmark(TranslationBenchmark):
                 ONE_BATCH: _sequentially(peers.huggingface_decoder(sizes, theirs, forbidden))
             }
         if find_spec("ctranslate2"):
-            for name, weights in CTRANSLATE2.items():
+            for name, number_type in CTRANSLATE2.items():
                 sequential, concurrent = (
-                    peers.ctranslate2_decoder(model, forbidden, threads, concurrency, weights)
+                    peers.ctranslate2_decoder(model, forbidden, threads, concurrency, number_type)
                     for concurrency in (1, threads)
                 )
                 decoders[name] = {ONE_BATCH: sequential, CONCURRENT: concurrent}

@@ -15,12 +15,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from glassformer.blocks.heads import ClassHead, Head, pad_to_alignment
 from glassformer.core.errors import UserError
 from glassformer.generation.cpu import is_local, matmul
-from glassformer.generation.int8 import Int8Matrix, activation_limit, is_worth_it, row_scales
+from glassformer.generation.int8 import Int8Head, activation_limit, is_worth_it, row_scales
 from glassformer.models.base import Model
 
 CHUNK = 64
@@ -38,24 +37,21 @@ BROKEN = -1
 class GreedyHead:
     """Function from hidden vectors to the tokens with the largest logits, or to BROKEN.
 
-    With `is_exact`, the logits are those in float32, otherwise those of the int8 product itself.
+    With `weight_VD`, the logits are those in float32. Without it, they are those of the product in int8.
     """
 
-    def __init__(self, weight_VD: Tensor, bias_V: Tensor | None, limit: int, is_exact: bool) -> None:
-        self.outputs = len(weight_VD)
-        bias_V = weight_VD.new_zeros(self.outputs) if bias_V is None else bias_V.detach()
-        weight_VD, _ = pad_to_alignment(weight_VD.detach(), None)
-        self.bias_V = weight_VD.new_full((len(weight_VD),), -torch.inf)
-        self.bias_V[: self.outputs] = bias_V
-        self.matrix = Int8Matrix(weight_VD, limit)
-        self.weight_VD = weight_VD if is_exact else None
-        if is_exact:
-            integers_VD = (weight_VD / self.matrix.scale_O[:, None]).round()
-            error_VD = weight_VD - integers_VD * self.matrix.scale_O[:, None]
+    def __init__(self, scores: Int8Head, weight_VD: Tensor | None = None) -> None:
+        self.outputs = scores.outputs
+        self.bias_V, self.matrix = scores.bias_V, scores.matrix
+        self.weight_VD = weight_VD
+        if weight_VD is not None:
+            self.weight_VD, _ = pad_to_alignment(weight_VD.detach(), None)
+            scale_V1 = self.matrix.scale_O[:, None]
+            error_VD = self.weight_VD - (self.weight_VD / scale_V1).round() * scale_V1
             # A quantised weight may be off by a rounding of its own, which ROUNDING covers.
-            self.largest_norm = float(weight_VD.norm(dim=1).max())
+            self.largest_norm = float(self.weight_VD.norm(dim=1).max())
             self.largest_error = float(error_VD.norm(dim=1).max())
-            self.largest_bias = float(bias_V.abs().max())
+            self.largest_bias = float(self.bias_V[: self.outputs].abs().max())
 
     def without(self, forbidden: Sequence[int]) -> Callable[[Tensor], Tensor]:
         """Return the function from hidden vectors (…, N, D) to tokens (N), none of them forbidden."""
@@ -120,14 +116,13 @@ def greedy_head(model: Model) -> GreedyHead | None:
     head = model.head
     if not isinstance(head, ClassHead) or type(head).forward is not Head.forward:
         return None
+    if isinstance(head.linear, Int8Head):
+        return GreedyHead(head.linear)
     weight_VD = head.output_weight(model.tied_weight())
-    is_exact = head.linear is F.linear
-    if not is_local(weight_VD) or not is_worth_it(weight_VD):
-        return None
-    if is_exact and weight_VD.numel() < MIN_EXACT_WEIGHTS:
+    if weight_VD.numel() < MIN_EXACT_WEIGHTS or not is_local(weight_VD) or not is_worth_it(weight_VD):
         return None
     try:
         limit = activation_limit()
     except UserError:  # the kernels do not run here, and are not needed
         return None
-    return GreedyHead(weight_VD, head.bias, limit, is_exact)
+    return GreedyHead(Int8Head(weight_VD, head.bias, limit), weight_VD)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.blocks.embedding import InputNet
-from glassformer.blocks.heads import ClassHead, Head
+from glassformer.blocks.heads import ClassHead, Head, pad_to_alignment
 from glassformer.core.errors import user_error
 from glassformer.core.system import cpu_name
 from glassformer.generation.cpu import PLAIN_MODULES, is_local
@@ -134,6 +134,27 @@ def _pack(weight_OI: Tensor, scale_O: Tensor) -> torch.ScriptObject:
             torch.backends.quantized.engine = before
 
 
+class Int8Head:
+    """Last layer of a head in int8. It has the arguments of `F.linear`, and its own weight and bias.
+
+    Weight and bias are padded to a multiple of 16 outputs, whose logits are −∞ before they are cut off.
+    """
+
+    def __init__(self, weight_VD: Tensor, bias_V: Tensor | None, limit: int) -> None:
+        self.outputs = len(weight_VD)
+        padded_VD, _ = pad_to_alignment(weight_VD.detach(), None)
+        self.bias_V = padded_VD.new_full((len(padded_VD),), -torch.inf)
+        self.bias_V[: self.outputs] = 0.0 if bias_V is None else bias_V.detach()
+        self.matrix = Int8Matrix(padded_VD, limit)
+
+    def __call__(self, x: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
+        rows_ND = x.reshape(-1, self.matrix.inputs)
+        if not len(rows_ND):
+            return x.new_empty(*x.shape[:-1], self.outputs)
+        logits_NV = self.matrix.product(rows_ND, self.bias_V)[:, : self.outputs]
+        return logits_NV.unflatten(0, x.shape[:-1]) if x.ndim > 2 else logits_NV
+
+
 class QuantisedLinear(nn.Module):
     """Linear layer that multiplies in int8. Its parameters stay those of the float32 layer."""
 
@@ -175,8 +196,7 @@ def quantise(model: Model) -> Model:
     if isinstance(head, ClassHead) and type(head).forward is Head.forward:
         weight_VD = head.output_weight(twin.tied_weight())
         if is_worth_it(weight_VD):
-            product = quantised_product(weight_VD, head.bias, limit)
-            head.linear = lambda x, weight, bias: product(x)
+            head.linear = Int8Head(weight_VD, head.bias, limit)
     return twin
 
 
