@@ -104,12 +104,8 @@ def generate(
     search = Search(chooser, limits_B.to(device), end, min_length, forbidden, trace, is_scored)
     with evaluating(model):
         state = model.start(**inputs)
-        if isinstance(model, GenerativeModel) and model.prepacked_head is None:
-            state.project = prepack_head(model)
-        greedy = model.greedy_head if isinstance(model, GenerativeModel) else None
-        if greedy is not None and search.needs_tokens_only:
-            _check_tokens(greedy.outputs, end, forbidden)
-            state.project = greedy.without(forbidden)
+        if isinstance(model, GenerativeModel):
+            _choose_projection(model, state, search, forbidden)
         found = model.advance(state, prefix_BL, mask_BL)
         if found.ndim == 2:
             _check_tokens(found.shape[-1], end, forbidden)
@@ -139,6 +135,17 @@ def _check_inputs(model: SupportsGeneration, inputs: Inputs | None) -> None:
     unknown = [name for name in inputs if name not in names]
     if unknown and len(names) == len(parameters):
         raise ErrorDetail("the model has no such input", path="inputs", value=unknown[0], allowed=names)
+
+
+def _choose_projection(
+    model: GenerativeModel, state: DecodingState, search: Search, forbidden: Sequence[int]
+) -> None:
+    """Set the fastest function of the last layer: all logits, or the most probable tokens alone."""
+    if model.prepacked_head is None:
+        state.project = prepack_head(model)
+    if model.greedy_head is not None and search.needs_tokens_only:
+        _check_tokens(model.greedy_head.outputs, search.end, forbidden)
+        state.project = model.greedy_head.without(forbidden)
 
 
 def _decode(model: SupportsGeneration, state: DecodingState, search: Search, found: Tensor) -> None:

@@ -170,7 +170,7 @@ class Search:
         return not self.is_scored and self.min_length == 0
 
     def step_tokens(self, token_B: Tensor) -> BeamUpdate:
-        """Continue each row with its most probable token. A negative number stands for broken logits."""
+        """Continue each row with its most probable token. A negative number marks broken logits."""
         self._check_finite(token_B < 0)
         self.length += 1
         nothing_B1 = torch.zeros_like(self.sums_BW)
