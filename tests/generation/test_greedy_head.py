@@ -114,7 +114,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> torch.nn.Module:
     monkeypatch.setattr(greedy_head, "MIN_EXACT_WEIGHTS", 1)
     torch.manual_seed(0)
     config = TransformerConfig(num_layers=2, num_heads=2, hidden_dim=64, feed_forward_dim=96)
-    model = config.build(Seq2Seq(300, 20, 300, 20)).eval()
+    model = config.build(Seq2Seq(600, 20, 600, 20)).eval()
     model.head.weight.data.mul_(20)
     return model
 
@@ -122,7 +122,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> torch.nn.Module:
 @pytest.mark.parametrize("weights", ["fp32", "int8"])
 def test_greedy_decoding_is_the_same_with_all_logits(model: torch.nn.Module, weights: str) -> None:
     decoder = quantise(model) if weights == "int8" else model
-    tokens = torch.randint(3, 300, (90, 9))
+    tokens = torch.randint(3, 600, (90, 9))
     options = {"begin": 0, "end": 1, "forbidden": [0, 2], "strategy": GreedyConfig()}
     plain = generate(decoder, {"tokens": tokens}, **options)
     with decoding_mode(decoder):
@@ -137,10 +137,10 @@ def test_greedy_decoding_is_the_same_with_all_logits(model: torch.nn.Module, wei
 
 
 def test_errors_are_those_of_all_logits(model: torch.nn.Module) -> None:
-    tokens = torch.randint(3, 300, (4, 9))
+    tokens = torch.randint(3, 600, (4, 9))
     with decoding_mode(model):
         with pytest.raises(ErrorDetail, match="not a token id"):
-            generate(model, {"tokens": tokens}, begin=0, end=300, is_scored=False)
+            generate(model, {"tokens": tokens}, begin=0, end=600, is_scored=False)
         dict(model.named_parameters())["decoder.final_norm.weight"].data[:] = torch.nan
         with pytest.raises(ErrorDetail, match="NaN or infinite at token 1 of row 0"):
             generate(model, {"tokens": tokens}, begin=0, end=1, is_scored=False)

@@ -29,7 +29,7 @@ from glassformer.models.task_types import (
 )
 from glassformer.models.transformer import TransformerConfig
 
-VOCABULARY, BEGIN, END = 150, 0, 1
+VOCABULARY, BEGIN, END = 180, 0, 1
 TASK_TYPES: list[TaskType] = [
     CausalLM(VOCABULARY, 20),
     Seq2Seq(VOCABULARY, 20, VOCABULARY, 20),
@@ -41,7 +41,7 @@ TASK_TYPES: list[TaskType] = [
 
 def build(task_type: TaskType, **options: Any) -> Any:
     torch.manual_seed(0)
-    config = TransformerConfig(num_layers=2, num_heads=2, hidden_dim=128, feed_forward_dim=160, **options)
+    config = TransformerConfig(num_layers=2, num_heads=2, hidden_dim=192, feed_forward_dim=192, **options)
     model = config.build(task_type).eval()
     for parameter in model.parameters():
         parameter.data.mul_(2)  # so that outputs vary

@@ -43,7 +43,7 @@ FULL, REDUCED = 127, 63
 """Largest activation after quantisation. On a processor that adds pairs in 16 bits, FULL overflows."""
 MAX_WEIGHT = 127
 """Largest weight after quantisation."""
-MIN_WEIGHTS = 1 << 14
+MIN_WEIGHTS = 1 << 15
 """Minimum size of a matrix. Products with smaller ones are faster in float32."""
 SMALLEST_SCALE = 1e-30
 """Smallest scale of a row, so that a row of zeros gives zeros."""
