@@ -106,10 +106,7 @@ def generate(
         state = model.start(**inputs)
         if isinstance(model, GenerativeModel):
             _choose_projection(model, state, search, forbidden)
-        found = model.advance(state, prefix_BL, mask_BL)
-        if found.ndim == 2:
-            _check_tokens(found.shape[-1], end, forbidden)
-        _decode(model, state, search, found)
+        _decode(model, state, search, model.advance(state, prefix_BL, mask_BL))
     return search.results()
 
 
@@ -150,6 +147,8 @@ def _choose_projection(
 
 def _decode(model: SupportsGeneration, state: DecodingState, search: Search, found: Tensor) -> None:
     """Choose tokens and advance the model until all rows are done. `found` are logits, or tokens."""
+    if found.ndim == 2:
+        _check_tokens(found.shape[-1], search.end, search.forbidden)
     has_beams = search.strategy.size > 1 and isinstance(model, SupportsBeams) and model.supports_beams
     advance = _advance_beams if has_beams else _advance_rows
     while True:
