@@ -102,11 +102,53 @@ def test_decode_trains_once_and_compares(
     assert len(list((tmp_path / "runs").iterdir())) == 1
     assert {(row["form"], row["beam"]) for row in document["rows"]} == {
         (form, beam)
-        for form in ("glassformer", "huggingface", "ctranslate2", "ctranslate2_as_it_comes")
+        for form in (
+            "glassformer",
+            "glassformer_int8",
+            "huggingface",
+            "ctranslate2",
+            "ctranslate2_int8",
+            "ctranslate2_as_it_comes",
+        )
         for beam in (1, 2)
     }
     ratios = document["ratios"]
-    assert ratios["huggingface"] == min(ratios["huggingface_greedy"], ratios["huggingface_beam_2"])
+    assert set(ratios) == {
+        f"{name}{search}" for name in decode.RATIOS for search in ("", "_greedy", "_beam_2")
+    }
+    for name in decode.RATIOS:
+        assert ratios[name] == min(ratios[f"{name}_greedy"], ratios[f"{name}_beam_2"])
+    speeds = {(row["form"], row["beam"]): row["sentences"] / row["seconds"] for row in document["rows"]}
+    assert speeds["glassformer_int8", 1] / speeds["huggingface", 1] == pytest.approx(
+        ratios["huggingface_int8_greedy"]
+    )
+    assert speeds["glassformer_int8", 2] / speeds["ctranslate2_int8", 2] == pytest.approx(
+        ratios["ctranslate2_int8_beam_2"]
+    )
+
+
+def test_predict_compares_batches_with_single_lines(
+    tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = ["--lines", "150", "--training-steps", "2", "--repeats", "1", "--threads", "1"]
+    options = ["predict", "--source", str(tiny_file), *tiny, "--folder", str(tmp_path / "runs")]
+    code, document = bench(capsys, *options)
+    assert code == 0, document["error"]
+    rows = {row["form"]: row for row in document["rows"]}
+    assert set(rows) == {"batched", "one at a time"}  # its matrices are too small for int8
+    assert (rows["batched"]["lines"], rows["one at a time"]["lines"]) == (150, 100)
+    assert rows["one at a time"]["same_outputs"] == 1
+    speeds = {name: row["lines_per_second"] for name, row in rows.items()}
+    assert document["ratios"]["lines_per_second"] == speeds["batched"]
+    assert document["ratios"]["batched"] == pytest.approx(speeds["batched"] / speeds["one at a time"])
+    sizes = ["model.hidden_dim=128", "model.feed_forward_dim=128"]
+    assert (
+        main(["train", str(tiny_file), *sizes, "training.max_steps=1", "--run", str(tmp_path / "wide")]) == 0
+    )
+    capsys.readouterr()
+    code, document = bench(capsys, "predict", "--source", str(tmp_path / "wide"), *tiny[:2], *tiny[4:])
+    assert code == 0 and {row["form"] for row in document["rows"]} == {*rows, "batched_int8"}
+    assert document["ratios"]["int8"] > 0
 
 
 def test_memory_grows_with_the_length(capsys: pytest.CaptureFixture[str]) -> None:

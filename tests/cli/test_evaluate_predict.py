@@ -272,3 +272,27 @@ def test_an_engine_that_cannot_run_the_model_is_an_error(classifier: Path, say: 
     assert code == 2 and "evaluation.engine: CTranslate2 cannot run this model" in err and "task.kind" in err
     code, _, err = say("predict", classifier, "good", "--engine", "ctranslate")
     assert code == 2 and "did you mean 'ctranslate2'?" in err
+
+
+def test_weights_in_int8_are_named_in_the_protocol(writer: Path, say: Say) -> None:
+    """The matrices of this model are too small for int8, so all numbers are equal."""
+    results = []
+    for weights in ("fp32", "int8"):
+        code, out, err = say("evaluate", writer, f"evaluation.weights={weights}", "--json")
+        assert code == 0, err
+        results.append(json.loads(out))
+    exact, found = results
+    assert exact["metrics"] == found["metrics"]
+    assert (exact["protocol"].pop("weights"), found["protocol"].pop("weights")) == ("fp32", "int8")
+    assert exact["protocol"] == found["protocol"]
+    assert document(say, "predict", writer, "1 2 3", "--weights", "int8")["predictions"][0]["error"] is None
+
+
+def test_weights_in_int8_with_another_engine_are_an_error(writer: Path, say: Say) -> None:
+    for arguments in (
+        ("evaluate", writer, "evaluation.weights=int8", "evaluation.engine=ctranslate2"),
+        ("predict", writer, "1 2", "--weights", "int8", "--engine", "ctranslate2"),
+    ):
+        code, out, err = say(*arguments)
+        assert code == 2 and not out and "another engine decodes with its own copy of the weights" in err
+        assert "evaluation.engine=glassformer" in err

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from glassformer.blocks import reference
 from glassformer.blocks.attention import LayerCache, MultiHeadAttention, fused_kernel, select_rows
 from glassformer.blocks.heads import ClassHead
 from glassformer.generation import BeamConfig, generate
-from glassformer.generation.cpu import prepack, prepack_head, prepack_linear
+from glassformer.generation.cpu import prepack, prepack_head, prepack_linear, short_weights
 from glassformer.models.base import Model, SupportsBeams
 from glassformer.models.seq2seq import EncoderDecoder, group_by_length
 from glassformer.models.task_types import CausalLM, Seq2Seq, TaskType
@@ -77,6 +78,18 @@ def test_a_prepacked_model_gives_the_same_logits_and_is_restored_afterwards(
             assert_close(model(**inputs), expected, atol=1e-10, rtol=0)
         assert torch.equal(model(**inputs), expected)
     assert {name: set(vars(module)) for name, module in model.named_modules()} == before
+
+
+@pytest.mark.parametrize("keys", [1, 2, 9, 15, 16])
+def test_attention_weights_of_few_keys_are_a_softmax(keys: int) -> None:
+    torch.manual_seed(keys)
+    scores = 50 * torch.randn(7, 2, 3, keys, dtype=torch.float64)
+    mask = torch.rand(7, 1, 1, keys) < 0.6
+    mask[0] = False
+    for allowed in (None, mask):
+        assert_close(short_weights(scores, allowed), reference.weights(scores, allowed), atol=1e-12, rtol=0)
+    scores[1, 0, 0, 0] = torch.nan
+    assert short_weights(scores)[1, 0, 0].isnan().all()
 
 
 def test_an_input_network_that_reads_its_weight_is_not_prepacked() -> None:

@@ -12,6 +12,7 @@ import torch
 
 from glassformer.cli import main
 from glassformer.core.errors import UserError
+from glassformer.generation import probes
 from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import open_session
@@ -53,7 +54,7 @@ def test_an_unsupported_precision_is_an_error_of_a_few_lines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(precision, "_SPEED", script)
-    monkeypatch.setattr(precision, "PROBE_SECONDS", 0.5 if "sleep" in script else 60)
+    monkeypatch.setattr(probes, "PROBE_SECONDS", 0.5 if "sleep" in script else 60)
     run = tmp_path / "run"
     assert main(["train", str(tiny_file), "training.precision=bf16", "--run", str(run), "--quiet"]) == 2
     output = capsys.readouterr()
@@ -104,7 +105,7 @@ def test_the_speed_is_measured_once_per_processor_and_version(
         assert choice(tiny_config).precision == "bf16"
         precision.bf16_speed.cache_clear()  # as in a new process
     assert log.read_text() == "x"
-    monkeypatch.setattr(precision, "cpu_name", lambda: "another processor")
+    monkeypatch.setattr(probes, "cpu_name", lambda: "another processor")
     assert choice(tiny_config).precision == "bf16"
     assert log.read_text() == "xx"
     (tmp_path / "cache" / "precision.json").write_text("[1, ")
@@ -161,7 +162,7 @@ def test_a_resumed_run_keeps_its_precision(
     assert json.loads((run / "results.json").read_text())["precision"] == "fp32"
     precision.bf16_speed.cache_clear()
     monkeypatch.setattr(precision, "_SPEED", "print(9.0)")  # bf16 is fast now, but the run began in fp32
-    monkeypatch.setattr(precision, "_processor_key", lambda: "another key")
+    monkeypatch.setattr(probes, "processor_key", lambda: "another key")
     lines = train(tiny_file, run, training__precision="auto", training__max_steps=4)
     assert not any("this run began with" in line for line in lines)
     assert any(line.startswith("precision fp32") for line in lines)
@@ -187,7 +188,7 @@ def test_a_saved_precision_that_does_not_run_is_refused(
     monkeypatch.setattr(precision, "_SPEED", "print(1.0)")
     train(tiny_file, run, training__precision="auto", training__max_steps=2)
     precision.bf16_speed.cache_clear()
-    monkeypatch.setattr(precision, "_processor_key", lambda: "another key")
+    monkeypatch.setattr(probes, "processor_key", lambda: "another key")
     monkeypatch.setattr(precision, "_SPEED", ILLEGAL_INSTRUCTION)
     saved = {"asked": "auto", "precision": "bf16", "reason": "as on the first machine"}
     environment = RunFolder.environment

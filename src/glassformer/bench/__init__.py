@@ -14,6 +14,7 @@ def benchmarks() -> dict[str, type[Benchmark]]:
         attention,
         decode,
         language_model,
+        predict,
         resources,
         serve,
         sweep,

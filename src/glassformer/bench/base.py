@@ -26,6 +26,8 @@ from glassformer.storage.files import atomic_write
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from glassformer.runs.run import Run
+
 
 Progress = Callable[[int, int], None]
 """Callback for a progress bar: number of samples taken so far, and total number of samples."""
@@ -156,6 +158,29 @@ def empty_table(title: str, texts: Sequence[str], numbers: Sequence[str], captio
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
+
+
+def trained_run(name: str, source: str, training_steps: int, folder: str) -> Run:
+    """Return the run that `source` names, or a model of this preset or config, trained once and reused."""
+    from glassformer.runs.experiment import presets, resolve
+    from glassformer.runs.folder import RunFolder
+    from glassformer.runs.run import Run
+    from glassformer.runs.session import TrainingSession
+    from glassformer.training.progress import LineReporter
+
+    if source not in presets() and RunFolder(Path(source)).results():
+        return Run(source, device="cpu")
+    changes = {
+        "training.max_steps": training_steps,
+        "training.max_epochs": None,
+        "training.validate_every": training_steps,
+        "evaluation.max_examples": 8,
+    }
+    config = resolve(source, changes)
+    own = RunFolder(Path(folder) / f"bench-{name}-{config.fingerprint()[:8]}")
+    if not own.results():
+        TrainingSession(config, own, LineReporter()).run()
+    return Run(own.path, device="cpu")
 
 
 DEFAULT = Path("docs") / "results" / "speed.json"

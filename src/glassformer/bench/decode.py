@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from itertools import chain
@@ -14,26 +15,45 @@ from pydantic import Field
 
 from glassformer.bench.base import Progress, Result, empty_table, seconds_per_call, time_alternately
 from glassformer.bench.train import TranslationBenchmark
+from glassformer.core.errors import UserError
 from glassformer.core.registry import register
 from glassformer.core.system import machine
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from glassformer.models.base import Model
     from glassformer.runs.run import Run
 
-OURS = "glassformer"
-BATCH_SIZES = (32, 64, 128, 256)
-TRIAL_SENTENCES = 512
-"""Maximum number of sentences on which the batch sizes are tried."""
+OURS, OURS_INT8 = "glassformer", "glassformer_int8"
+RATIOS = {
+    "huggingface": ("huggingface", OURS),
+    "huggingface_int8": ("huggingface", OURS_INT8),
+    "ctranslate2": ("ctranslate2", OURS),
+    "ctranslate2_int8": ("ctranslate2_int8", OURS_INT8),
+    "ctranslate2_as_it_comes": ("ctranslate2_as_it_comes", OURS),
+    "int8": (OURS, OURS_INT8),
+}
+"""Ratios by name: how many times as long the first form takes as the second."""
+REFERENCES = {OURS_INT8: OURS, "ctranslate2_int8": OURS_INT8}
+"""Form with whose outputs another form is compared; all others are compared with ours in fp32."""
+SLOW = {"huggingface": 4, "ctranslate2_as_it_comes": 4}
+"""Forms that decode only every n-th sentence, so that the benchmark ends in time."""
+GREEDY_BATCH_SIZES, BEAM_BATCH_SIZES = (64, 128, 256), (32, 64, 128)
+"""Batch sizes that are tried, in greedy decoding and in beam search."""
+GREEDY_TRIAL, BEAM_TRIAL = 512, 192
+"""Maximum number of sentences on which the batch sizes are tried, in greedy decoding and in beam search."""
 RETRY_FACTOR = 1.3
 """A batch size is timed again if it takes at most this many times as long as the fastest one."""
+CTRANSLATE2: dict[str, Literal["float32", "int8"]] = {"ctranslate2": "float32", "ctranslate2_int8": "int8"}
+"""Number type of the matrices of each form of CTranslate2."""
 MAX_TOKENS = 40
 """Maximum length in tokens. The briefly trained model does not always generate an end token."""
 MIN_AGREEMENT = 0.95
-"""Minimum share of greedy outputs that equal ours, because rounding may flip a near tie between two tokens.
+"""Minimum share of greedy outputs in fp32 that equal ours, because rounding may flip a near tie.
 
-Beam search is not compared: each library has its own stopping rule.
+Outputs in int8 need not be equal, because each library rounds in its own way. Beam search is not compared:
+each library has its own stopping rule.
 """
 
 Decoder = Callable[[Sequence[Any], int, int], list[list[int]]]
@@ -45,7 +65,7 @@ ONE_BATCH, CONCURRENT = "all on one batch", "one batch each"
 
 @register
 class DecodeBenchmark(TranslationBenchmark):
-    """Translation speed on a test set with the same weights: ours, Hugging Face and CTranslate2."""
+    """Translation speed with the same weights, in fp32 and in int8: ours, Hugging Face and CTranslate2."""
 
     kind: Literal["decode"] = "decode"
     repeats: int = Field(3, ge=1, le=10_000, description="timed samples per implementation")
@@ -67,13 +87,19 @@ class DecodeBenchmark(TranslationBenchmark):
         rows: list[dict[str, Any]] = []
         for beam in (1, self.beam):
             rows += self._compare(decoders, sources, beam, progress)
-        seconds = {(row["form"], row["beam"]): row["seconds"] for row in rows}
+        seconds = {(row["form"], row["beam"]): row["seconds"] / row["sentences"] for row in rows}
         ratios: dict[str, float] = {}
-        for name in list(decoders)[1:]:
-            each = {beam: seconds[name, beam] / seconds[OURS, beam] for beam in (1, self.beam)}
-            ratios |= {f"{name}_{_search(beam)}": ratio for beam, ratio in each.items()}
-            ratios[name] = min(each.values())
-        wrong = [row["form"] for row in rows if row["beam"] == 1 and row["same_outputs"] < MIN_AGREEMENT]
+        for name, (form, ours) in RATIOS.items():
+            if form in decoders and ours in decoders:
+                each = {beam: seconds[form, beam] / seconds[ours, beam] for beam in (1, self.beam)}
+                ratios |= {f"{name}_{_search(beam)}": ratio for beam, ratio in each.items()}
+                ratios[name] = min(each.values())
+        required = {form for form in decoders if not form.endswith("int8")}
+        wrong = [
+            row["form"]
+            for row in rows
+            if row["beam"] == 1 and row["form"] in required and row["same_outputs"] < MIN_AGREEMENT
+        ]
         error = f"different outputs with the same weights: {', '.join(wrong)}" if wrong else ""
         notes = {"sentences": len(sources), "run": str(run.path)}
         return Result(self.kind, machine(), rows, ratios, error, notes)
@@ -106,7 +132,8 @@ class DecodeBenchmark(TranslationBenchmark):
         import torch
 
         from glassformer.data.tokenizers import BEGIN, MASK, PAD, UNKNOWN
-        from glassformer.generation import BeamConfig, GreedyConfig, round_robin, run_concurrently
+        from glassformer.generation import BeamConfig, GreedyConfig
+        from glassformer.generation.predict import with_weights
         from glassformer.models.seq2seq import EncoderDecoder
         from glassformer.tasks.base import Seq2SeqTask
 
@@ -115,26 +142,18 @@ class DecodeBenchmark(TranslationBenchmark):
         sizes = self.sizes(task)
         forbidden = [PAD, UNKNOWN, BEGIN, MASK]
 
-        def decode(rows: Sequence[Any], beam: int) -> list[list[int]]:
-            decoding = BeamConfig(size=beam) if beam > 1 else GreedyConfig()
-            return [best.tokens for best, *_ in task.predict(model, rows, decoding, is_scored=False)]
+        def own(model: Model) -> dict[str, Decoder]:
+            def decode(rows: Sequence[Any], beam: int) -> list[list[int]]:
+                decoding = BeamConfig(size=beam) if beam > 1 else GreedyConfig()
+                return [best.tokens for best, *_ in task.predict(model, rows, decoding, is_scored=False)]
 
-        def decode_concurrently(rows: Sequence[Any], beam: int, size: int) -> list[list[int]]:
-            parts = [
-                part
-                for some in _batches(range(len(rows)), size * threads)
-                for part in round_robin(some, threads)
-            ]
-            parts = parts[::-1]  # the longest first
-            decoded = run_concurrently(
-                model, lambda part: decode([rows[index] for index in part], beam), parts
-            )
-            outputs = dict(zip(chain(*parts), chain(*decoded), strict=True))
-            return [outputs[index] for index in range(len(rows))]
+            return {ONE_BATCH: _sequentially(decode), CONCURRENT: _concurrently(model, decode, threads)}
 
         from glassformer.bench import peers
 
-        decoders = {OURS: {ONE_BATCH: _sequentially(decode), CONCURRENT: decode_concurrently}}
+        decoders = {OURS: own(model)}
+        with suppress(UserError):  # a processor without the kernels has no rows in int8
+            decoders[OURS_INT8] = own(with_weights(model, "int8"))
         weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
         zeros = torch.zeros(1, sizes.max_length, sizes.width)
         positions = torch.arange(sizes.max_length)[None]
@@ -145,41 +164,44 @@ class DecodeBenchmark(TranslationBenchmark):
                 ONE_BATCH: _sequentially(peers.huggingface_decoder(sizes, theirs, forbidden))
             }
         if find_spec("ctranslate2"):
-            sequential, concurrent = (
-                peers.ctranslate2_decoder(model, forbidden, threads, concurrency)
-                for concurrency in (1, threads)
-            )
-            decoders["ctranslate2"] = {ONE_BATCH: sequential, CONCURRENT: concurrent}
-            decoders["ctranslate2_as_it_comes"] = {ONE_BATCH: sequential}
+            for name, number_type in CTRANSLATE2.items():
+                sequential, concurrent = (
+                    peers.ctranslate2_decoder(model, forbidden, threads, concurrency, number_type)
+                    for concurrency in (1, threads)
+                )
+                decoders[name] = {ONE_BATCH: sequential, CONCURRENT: concurrent}
+            decoders["ctranslate2_as_it_comes"] = {ONE_BATCH: decoders["ctranslate2"][ONE_BATCH]}
         return decoders
 
     def _compare(
         self, decoders: dict[str, dict[str, Decoder]], sources: list[Any], beam: int, progress: Progress
     ) -> list[dict[str, Any]]:
-        """Return one row per library, timed with its fastest batch size and use of threads."""
-        some = sources[:: math.ceil(len(sources) / TRIAL_SENTENCES)]
+        """Return one row per form, timed with its fastest batch size and use of threads."""
+        sizes, trial = (GREEDY_BATCH_SIZES, GREEDY_TRIAL) if beam == 1 else (BEAM_BATCH_SIZES, BEAM_TRIAL)
+        of_form = {name: sources[:: SLOW.get(name, 1)] for name in decoders}
+        some = {name: own[:: math.ceil(len(own) / trial)] for name, own in of_form.items()}
         tried = {
-            (name, way, size): partial(decoder, some, beam, size)
+            (name, way, size): partial(decoder, some[name], beam, size)
             for name, ways in decoders.items()
             for way, decoder in ways.items()
-            for size in BATCH_SIZES
-            if way == ONE_BATCH or size < len(some)
+            for size in sizes
+            if way == ONE_BATCH or size < len(some[name])
         }
         for ways in decoders.values():
             for decoder in ways.values():
-                decoder(some[-8:], beam, 4)  # warm-up: the first call allocates memory
+                decoder(sources[-8:], beam, 4)  # warm-up: the first call allocates memory
         best = _quickest(tried, progress)
         outputs: dict[str, list[list[int]]] = {}
         forms = {
-            name: _storing(outputs, name, partial(ways[best[name][0]], sources, beam, best[name][1]))
+            name: _storing(outputs, name, partial(ways[best[name][0]], of_form[name], beam, best[name][1]))
             for name, ways in decoders.items()
         }
         timings = time_alternately(forms, self.repeats, progress)
-        ours = outputs[OURS]
         rows = []
         for name, timing in timings.items():
             tokens = sum(len(output) + 1 for output in outputs[name])
-            same = sum(mine == other for mine, other in zip(ours, outputs[name], strict=True))
+            reference = outputs[REFERENCES.get(name, OURS)][:: SLOW.get(name, 1)]
+            same = sum(mine == other for mine, other in zip(reference, outputs[name], strict=True))
             rows.append(
                 {
                     "form": name,
@@ -187,9 +209,10 @@ class DecodeBenchmark(TranslationBenchmark):
                     "batch_size": best[name][1],
                     "threads": best[name][0],
                     **timing.as_row(),
+                    "sentences": len(of_form[name]),
                     "tokens": tokens,
                     "tokens_per_second": tokens / timing.median,
-                    "same_outputs": same / len(ours),
+                    "same_outputs": same / len(reference),
                 }
             )
         return rows
@@ -198,17 +221,18 @@ class DecodeBenchmark(TranslationBenchmark):
         table = empty_table(
             f"translating {result.notes['sentences']:,} sentences of {self.source}",
             ["form", "search", "threads work on"],
-            ["batch", "tokens/s", "ours is", "same"],
+            ["batch", "tokens/s", "relative", "same"],
         )
+        seconds = {(row["form"], row["beam"]): row["seconds"] / row["sentences"] for row in result.rows}
         for row in result.rows:
-            faster = result.ratios.get(f"{row['form']}_{_search(row['beam'])}")
+            of_ours = seconds[OURS, row["beam"]] / seconds[row["form"], row["beam"]]
             table.add_row(
                 row["form"],
                 _search(row["beam"]),
                 row["threads"],
                 str(row["batch_size"]),
                 f"{row['tokens_per_second']:,.0f}",
-                f"{faster:.2f} ×" if faster else "",
+                f"{of_ours:.2f} ×",
                 f"{row['same_outputs']:.1%}",
             )
         return table
@@ -226,6 +250,25 @@ def _sequentially(decode: Callable[[Sequence[Any], int], list[list[int]]]) -> De
     return lambda rows, beam, size: [
         output for batch in _batches(rows, size) for output in decode(batch, beam)
     ]
+
+
+def _concurrently(
+    model: Model, decode: Callable[[Sequence[Any], int], list[list[int]]], threads: int
+) -> Decoder:
+    """Return a decoder that computes one batch per thread at the same time."""
+
+    from glassformer.generation import round_robin, run_concurrently
+
+    def decode_concurrently(rows: Sequence[Any], beam: int, size: int) -> list[list[int]]:
+        parts = [
+            part for some in _batches(range(len(rows)), size * threads) for part in round_robin(some, threads)
+        ]
+        parts = parts[::-1]  # the longest first
+        decoded = run_concurrently(model, lambda part: decode([rows[index] for index in part], beam), parts)
+        outputs = dict(zip(chain(*parts), chain(*decoded), strict=True))
+        return [outputs[index] for index in range(len(rows))]
+
+    return decode_concurrently
 
 
 def _storing(

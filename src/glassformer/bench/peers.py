@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -201,12 +201,16 @@ def marian_weights(ours: dict[str, Tensor], positions_LD: Tensor, layers: int) -
 
 
 def ctranslate2_decoder(
-    model: EncoderDecoder, forbidden: Sequence[int], threads: int, concurrency: int = 1
+    model: EncoderDecoder,
+    forbidden: Sequence[int],
+    threads: int,
+    concurrency: int = 1,
+    weights: Literal["float32", "int8"] = "float32",
 ) -> Callable[[Sequence[Any], int, int], list[list[int]]]:
     """Return a function of token rows, beam size and batch size that returns the decoded token rows.
 
     CTranslate2 receives token ids as words. It decodes `concurrency` batches at the same time, and each batch
-    gets an equal share of the threads.
+    gets an equal share of the threads. `weights` is the number type of its matrices.
     """
     import ctranslate2
 
@@ -220,7 +224,7 @@ def ctranslate2_decoder(
         translator = ctranslate2.Translator(
             folder,
             device="cpu",
-            compute_type="float32",
+            compute_type=weights,
             inter_threads=concurrency,
             intra_threads=threads // concurrency,
         )

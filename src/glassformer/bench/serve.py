@@ -9,12 +9,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from glassformer.bench.base import Benchmark, Progress, Result, empty_table, time_alternately
+from glassformer.bench.base import (
+    Benchmark,
+    Progress,
+    Result,
+    empty_table,
+    time_alternately,
+    trained_run,
+)
 from glassformer.core.errors import user_error
 from glassformer.core.registry import register
 from glassformer.core.system import machine
@@ -48,7 +54,7 @@ class ServeBenchmark(Benchmark):
     requests: int = Field(128, ge=1, description="requests per timed sample")
 
     def measure(self, progress: Progress) -> Result:
-        run = self._trained()
+        run = trained_run("serve", self.source, self.training_steps, self.folder)
         bodies, path = self._bodies(run)
         with _server(run, self.threads, "--max-batch", "1") as single, _server(run, self.threads) as batching:
             outputs: dict[str, list[Any]] = {}
@@ -78,28 +84,6 @@ class ServeBenchmark(Benchmark):
         }
         notes = {"requests": len(bodies), "endpoint": path, "run": str(run.path)}
         return Result(self.kind, machine(), rows, ratios, _error(outputs, ratios["batched"]), notes)
-
-    def _trained(self) -> Run:
-        """Return the run that `source` names, or train one with its config."""
-        from glassformer.runs.experiment import presets, resolve
-        from glassformer.runs.folder import RunFolder
-        from glassformer.runs.run import Run
-        from glassformer.runs.session import TrainingSession
-        from glassformer.training.progress import LineReporter
-
-        if self.source not in presets() and RunFolder(Path(self.source)).results():
-            return Run(self.source, device="cpu")
-        changes = {
-            "training.max_steps": self.training_steps,
-            "training.max_epochs": None,
-            "training.validate_every": self.training_steps,
-            "evaluation.max_examples": 8,
-        }
-        config = resolve(self.source, changes)
-        folder = RunFolder(Path(self.folder) / f"bench-serve-{config.fingerprint()[:8]}")
-        if not folder.results():
-            TrainingSession(config, folder, LineReporter()).run()
-        return Run(folder.path, device="cpu")
 
     def _bodies(self, run: Run) -> tuple[list[bytes], str]:
         """Return the requests as JSON, and their endpoint: completions or predictions."""

@@ -100,10 +100,16 @@ class LinearCrossEntropy(torch.autograd.Function):
         return (*scaled, None, None)
 
 
-def _projection(weight_VD: Tensor, bias_V: Tensor | None) -> Callable[[Tensor], Tensor]:
+LinearFunction = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""Function with the arguments and the output of `F.linear`."""
+
+
+def _projection(
+    weight_VD: Tensor, bias_V: Tensor | None, linear: LinearFunction = F.linear
+) -> Callable[[Tensor], Tensor]:
     """Return the function from hidden vectors to logits, with weights padded once for all chunks."""
     weight, bias = pad_to_alignment(weight_VD, bias_V)
-    return lambda hidden_ND: F.linear(hidden_ND, weight, bias)[:, : len(weight_VD)]
+    return lambda hidden_ND: linear(hidden_ND, weight, bias)[:, : len(weight_VD)]
 
 
 def linear_cross_entropy(
@@ -119,11 +125,15 @@ CrossEntropy = Callable[..., tuple[Tensor, Tensor]]
 
 
 def cross_entropy_per_row(
-    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    targets_N: Tensor,
+    linear: LinearFunction = F.linear,
 ) -> tuple[Tensor, Tensor]:
     """Return the loss of each row, and a bool per row that is True if the prediction is correct."""
     losses, hits = [], []
-    project = _projection(weight_VD, bias_V)
+    project = _projection(weight_VD, bias_V, linear)
     for hidden, targets in zip(hidden_ND.split(CHUNK), targets_N.split(CHUNK), strict=True):
         logits = project(hidden)
         target_logits = logits.gather(1, targets[:, None]).squeeze(1)
@@ -367,6 +377,9 @@ class Head(nn.Module):
     A tied head has no weight matrix of its own. Its `forward` receives the embedding matrix as `tied_VD`.
     """
 
+    linear: LinearFunction = staticmethod(F.linear)
+    """Function of the last layer. Evaluation and prediction in int8 install another one."""
+
     def __init__(
         self,
         hidden_dim: int,
@@ -391,7 +404,7 @@ class Head(nn.Module):
 
     def forward(self, hidden: Tensor, tied_VD: Tensor | None = None) -> Tensor:
         """Compute the outputs for hidden vectors: logits, or real values."""
-        return F.linear(self.body(hidden), self.output_weight(tied_VD), self.bias)
+        return self.linear(self.body(hidden), self.output_weight(tied_VD), self.bias)
 
     def compute_loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> LossOutput:
         """Return the summed loss of the head's outputs for these targets."""
@@ -453,7 +466,7 @@ class ClassHead(Head):
         is_target = targets != IGNORED
         if bool(is_target.any()):
             hidden_ND, weight_VD = self.body(hidden[is_target]), self.output_weight(tied_VD)
-            found = cross_entropy_per_row(hidden_ND, weight_VD, self.bias, targets[is_target])
+            found = cross_entropy_per_row(hidden_ND, weight_VD, self.bias, targets[is_target], self.linear)
             losses[is_target], hits[is_target] = found[0].float(), found[1]
         return losses, hits
 

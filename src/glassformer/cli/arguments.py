@@ -7,7 +7,7 @@ import gc
 import importlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from glassformer.cli.output import Output
@@ -121,22 +121,34 @@ def resolve_source(arguments: argparse.Namespace) -> ExperimentConfig:
 
 
 def open_run(
-    arguments: argparse.Namespace, engine: str | None = None, *, reports_unfinished: bool = True
+    arguments: argparse.Namespace,
+    engine: str | None = None,
+    weights: Literal["fp32", "int8"] | None = None,
+    *,
+    reports_unfinished: bool = True,
 ) -> Run:
     """Load the plug-ins, and return the run RUN with the weights of --checkpoint.
 
     Print on standard error if the training of the run was stopped before its end. `engine` is the name of
-    the engine for predictions. None: that of the run's config.
+    the engine for predictions, and `weights` the number type of its matrices. None: as in the run's config.
     """
     import_without_gc("glassformer.runs.run")
     from glassformer.runs.run import Run
 
     load_plugins(arguments)
-    run = Run(arguments.run, arguments.checkpoint, engine=engine)
+    run = Run(arguments.run, arguments.checkpoint, engine=engine, weights=weights)
     unfinished = run.folder.unfinished()
     if unfinished is not None and reports_unfinished:
         print(unfinished, file=sys.stderr, flush=True)
     return run
+
+
+def add_weights(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--weights",
+        choices=("fp32", "int8"),
+        help="number type of the matrices; int8 is faster and changes outputs slightly (default: the run's)",
+    )
 
 
 def import_without_gc(module: str) -> None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from glassformer.cli.arguments import add_run, check_minimum, open_run
+from glassformer.cli.arguments import add_run, add_weights, check_minimum, open_run
 from glassformer.cli.output import Output
 
 EXAMPLES = ('glassformer generate runs/shakespeare-1 "ROMEO:" --length 300 --temperature 0.7',)
@@ -21,6 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--temperature", type=float, default=0.8, metavar="T", help="sampling temperature; 0 is greedy")
     add("--top-k", type=int, metavar="K", help="sample only from the K most probable tokens")
     add("--top-p", type=float, metavar="P", help="sample only from the top tokens with total probability P")
+    add_weights(parser)
     add("--seed", type=int, default=0, help="random seed; the same seed generates the same texts")
 
 
@@ -29,7 +30,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.tasks.language import prompt_warning
 
     check_minimum(arguments, length=1, count=1, seed=0)
-    trained = open_run(arguments)
+    trained = open_run(arguments, weights=arguments.weights)
     options = {name: getattr(arguments, name) for name in ("temperature", "top_k", "top_p", "seed")}
     warning = prompt_warning(trained.task, arguments.prompt)
     if warning is not None:

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from glassformer.cli.arguments import add_run, open_run
+from glassformer.cli.arguments import add_run, add_weights, open_run
 from glassformer.cli.output import DelayedProgress, Output, json_line
 from glassformer.core.errors import UserError, shorten, user_error
 
@@ -78,6 +78,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="engine that decodes: glassformer or ctranslate2 (default: the run's)",
     )
+    add_weights(parser)
     steps_help = "print each output token with its probability, of which p is the product, on its own line"
     add("--steps", action="store_true", help=steps_help)
     add(
@@ -89,7 +90,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     _check(arguments)
-    model = open_run(arguments, arguments.engine)
+    model = open_run(arguments, arguments.engine, arguments.weights)
     if not model.folder.environment().get("imported", {}).get("has_head", True):
         print(
             "WARNING: this imported model has no output head: its predictions mean nothing", file=sys.stderr

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glassformer.cli.arguments import add_checkpoint, add_plugin, check_minimum, load_plugins
+from glassformer.cli.arguments import add_checkpoint, add_plugin, add_weights, check_minimum, load_plugins
 from glassformer.cli.output import Output
 from glassformer.core.errors import user_error
 
@@ -50,6 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " ctranslate2 (default: the run's)"
     )
     add("--engine", metavar="ENGINE", action="append", default=[], help=engine_help)
+    add_weights(parser)
     public_help = (
         "address of a proxy before the server, such as https://models.example.org; a token is then needed"
     )
@@ -145,7 +146,14 @@ def _open_service(
     service = Service({}, settings)
     service.runs = {
         name: load(
-            name, path, arguments.checkpoint, languages.get(name), settings, service.metrics, engines[name]
+            name,
+            path,
+            arguments.checkpoint,
+            languages.get(name),
+            settings,
+            service.metrics,
+            engines[name],
+            arguments.weights,
         )
         for name, path in paths.items()
     }

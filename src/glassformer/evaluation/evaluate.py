@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 
 from glassformer.core.config import Node
+from glassformer.core.errors import ErrorDetail
 from glassformer.data.batching import BatchPlan, plan_batches
 from glassformer.evaluation.intervals import PROTOCOL
 from glassformer.evaluation.metrics import Evaluable, Measured, Progress, Tally
 from glassformer.generation import DecodingConfig, GreedyConfig
-from glassformer.generation.predict import EngineConfig, OwnEngineConfig, with_engine
+from glassformer.generation.predict import EngineConfig, OwnEngineConfig, with_engine, with_weights
 from glassformer.models.base import Model, evaluating
 
 
@@ -23,6 +24,11 @@ class EvaluationConfig(Node):
     decoding: DecodingConfig = Field(GreedyConfig(), description="decoding strategy")
     engine: EngineConfig = Field(
         OwnEngineConfig(), description="engine that decodes in evaluation and prediction, not in training"
+    )
+    weights: Literal["fp32", "int8"] = Field(
+        "fp32",
+        description="number type of the matrices in evaluation and prediction, not in training; int8 is"
+        " faster on a CPU and changes outputs slightly",
     )
     max_examples: int | None = Field(None, ge=1, description="evaluate on the first N examples; none: on all")
     decode_during_training: bool = Field(
@@ -35,11 +41,20 @@ class EvaluationConfig(Node):
     @model_validator(mode="after")
     def _check_decoding(self) -> Self:
         self.engine.check_decoding(self.decoding)
+        if self.weights != "fp32" and not isinstance(self.engine, OwnEngineConfig):
+            raise ErrorDetail(
+                "another engine decodes with its own copy of the weights",
+                path="weights",
+                value=self.weights,
+                hint="evaluation.weights=fp32, or evaluation.engine=glassformer",
+            )
         return self
 
     def during_training(self) -> EvaluationConfig:
         """Return the options for validations during training."""
-        return self.model_copy(update={"decoding": self.training_decoding, "engine": OwnEngineConfig()})
+        return self.model_copy(
+            update={"decoding": self.training_decoding, "engine": OwnEngineConfig(), "weights": "fp32"}
+        )
 
 
 def evaluation_batches(task: Evaluable, split: str, config: EvaluationConfig) -> BatchPlan:
@@ -77,6 +92,7 @@ def measure(
 
     `is_thorough` does not change the value of any metric. Afterwards the model has the same mode as before.
     """
+    model = with_weights(model, config.weights)
     with evaluating(model), torch.inference_mode():
         batches = evaluation_batches(task, split, config)
         tally = Tally(model, is_thorough=is_thorough)
@@ -96,6 +112,7 @@ def measure(
             measured = measured.merge(
                 measure_generated(task, split, decoded, is_thorough=is_thorough, progress=progress)
             )
+        measured.protocol["weights"] = config.weights
         if is_thorough:
             measured.protocol["intervals"] = PROTOCOL
         return measured

@@ -14,6 +14,7 @@ from weakref import WeakSet
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from glassformer.blocks import reference
 from glassformer.blocks.attention import DROP_IN_KERNELS, MultiHeadAttention, fused_kernel
@@ -121,6 +122,10 @@ def prepack_linear(weight_OI: Tensor, bias_O: Tensor | None) -> Callable[[Tensor
     return product
 
 
+PLAIN_MODULES: set[type[nn.Module]] = {FeedForward, SwiGLU, Residual}
+"""Module types whose `forward` is all that a call does: without hooks, and equal in training."""
+
+
 def _function(part: nn.Module) -> Function | None:
     """Return a plain function that replaces a submodule in evaluation mode, or None to keep the module."""
     if type(part) is nn.Linear and is_local(part.weight):
@@ -130,7 +135,7 @@ def _function(part: nn.Module) -> Function | None:
         return lambda x: torch.layer_norm(x, shape, part.weight, part.bias, epsilon, False)
     if type(part) in (nn.Identity, Dropout):
         return lambda x: x
-    return part.forward if type(part) in (FeedForward, SwiGLU, Residual) else None
+    return part.forward if type(part) in PLAIN_MODULES else None
 
 
 def is_local(weight: Tensor) -> bool:
@@ -156,6 +161,8 @@ def prepack(model: nn.Module) -> Iterator[None]:
     if model in _prepacked:
         yield
         return
+    from glassformer.generation.greedy_head import greedy_head  # imports this module
+
     shadows = [
         (parent, name, function)
         for parent in model.modules()
@@ -175,6 +182,7 @@ def prepack(model: nn.Module) -> Iterator[None]:
             attention.kernel = decode_kernel
         if isinstance(model, GenerativeModel):
             model.prepacked_head = prepack_head(model)
+            model.greedy_head = greedy_head(model)
         yield
     finally:
         for parent, name, _ in shadows:
@@ -182,14 +190,15 @@ def prepack(model: nn.Module) -> Iterator[None]:
         for attention in attentions:
             attention.kernel = fused_kernel
         if isinstance(model, GenerativeModel):
-            del model.prepacked_head
+            vars(model).pop("prepacked_head", None)
+            vars(model).pop("greedy_head", None)
         _prepacked.discard(model)
 
 
 def prepack_head(model: Model) -> Callable[[Tensor], Tensor]:
     """Return the function from hidden vectors to logits, prepacked unless the head overrides `forward`."""
     head, tied_VD = model.head, model.tied_weight()
-    if type(head).forward is not Head.forward:
+    if type(head).forward is not Head.forward or head.linear is not F.linear:
         return lambda hidden: head(hidden, tied_VD)
     weight = head.output_weight(tied_VD)
     outputs, product = len(weight), prepack_linear(*pad_to_alignment(weight, head.bias))
@@ -198,6 +207,10 @@ def prepack_head(model: Model) -> Callable[[Tensor], Tensor]:
 
 FEW_QUERIES = 8
 """Maximum number of queries per row for NumPy attention. PyTorch's kernel is faster for more queries."""
+
+
+SHORT = 16
+"""Number of keys from which PyTorch's softmax is fast. For 9 keys it takes 8 times as long as for 16."""
 
 
 def decode_kernel(
@@ -210,8 +223,18 @@ def decode_kernel(
     if mask.is_causal and mask.allowed is None and queries == keys:
         return fused_kernel(q_BHLK, k_BHMK, v_BHMK, mask, bias, dropout)
     scores_BHLM = matmul(q_BHLK, k_BHMK.transpose(-2, -1)) / math.sqrt(q_BHLK.shape[-1])
-    weights_BHLM = reference.weights(scores_BHLM, mask.dense(queries, keys, q_BHLK.device))
+    weights = short_weights if keys < SHORT else reference.weights
+    weights_BHLM = weights(scores_BHLM, mask.dense(queries, keys, q_BHLK.device))
     return matmul(weights_BHLM, v_BHMK)
+
+
+def short_weights(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Compute `reference.weights` by plain operations, which are faster for few keys."""
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = (scores - scores.amax(-1, keepdim=True)).exp_()
+    weights.div_(weights.sum(-1, keepdim=True))
+    return weights if mask is None else weights.masked_fill_(~mask, 0.0)
 
 
 DROP_IN_KERNELS.add(decode_kernel)

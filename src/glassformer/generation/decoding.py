@@ -104,11 +104,9 @@ def generate(
     search = Search(chooser, limits_B.to(device), end, min_length, forbidden, trace, is_scored)
     with evaluating(model):
         state = model.start(**inputs)
-        if isinstance(model, GenerativeModel) and model.prepacked_head is None:
-            state.project = prepack_head(model)
-        logits_BV = model.advance(state, prefix_BL, mask_BL)
-        _check_tokens(logits_BV.shape[-1], end, forbidden)
-        _decode(model, state, search, logits_BV)
+        if isinstance(model, GenerativeModel):
+            _choose_projection(model, state, search, forbidden)
+        _decode(model, state, search, model.advance(state, prefix_BL, mask_BL))
     return search.results()
 
 
@@ -136,15 +134,29 @@ def _check_inputs(model: SupportsGeneration, inputs: Inputs | None) -> None:
         raise ErrorDetail("the model has no such input", path="inputs", value=unknown[0], allowed=names)
 
 
-def _decode(model: SupportsGeneration, state: DecodingState, search: Search, logits_NV: Tensor) -> None:
-    """Choose tokens and advance the model until all rows are done."""
+def _choose_projection(
+    model: GenerativeModel, state: DecodingState, search: Search, forbidden: Sequence[int]
+) -> None:
+    """Set the fastest function of the last layer: all logits, or the most probable tokens alone."""
+    if model.prepacked_head is None:
+        state.project = prepack_head(model)
+    if model.greedy_head is not None and search.needs_tokens_only:
+        _check_tokens(model.greedy_head.outputs, search.end, forbidden)
+        state.project = model.greedy_head.without(forbidden)
+
+
+def _decode(model: SupportsGeneration, state: DecodingState, search: Search, found: Tensor) -> None:
+    """Choose tokens and advance the model until all rows are done. `found` are logits, or tokens."""
+    if found.ndim == 2:
+        _check_tokens(found.shape[-1], search.end, search.forbidden)
     has_beams = search.strategy.size > 1 and isinstance(model, SupportsBeams) and model.supports_beams
     advance = _advance_beams if has_beams else _advance_rows
     while True:
-        update = search.step(logits_NV.to(search.limits_B.device))
+        step = search.step if found.ndim == 2 else search.step_tokens
+        update = step(found.to(search.limits_B.device))
         if not len(update.rows_B):
             return
-        logits_NV = advance(model, state, update, len(logits_NV))
+        found = advance(model, state, update, len(found))
 
 
 def _advance_rows(model: SupportsGeneration, state: DecodingState, update: BeamUpdate, count: int) -> Tensor:

@@ -104,6 +104,15 @@ def with_engine(model: Model, engine: Engine | None) -> Model:
     return twin
 
 
+def with_weights(model: Model, weights: str) -> Model:
+    """Return a model that multiplies with weights of this type. `fp32`: the model itself."""
+    if weights == "fp32":
+        return model
+    from glassformer.generation.int8 import quantise  # needed with these weights only
+
+    return quantise(model)
+
+
 class EngineConfig(Kind):
     """Base class of the configs of decoding engines."""
 

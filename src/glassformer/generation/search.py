@@ -162,11 +162,29 @@ class Search:
     def step(self, logits_NV: Tensor) -> BeamUpdate:
         """Choose the next tokens from the logits, and return the beams of the next step."""
         scores = self._scores(logits_NV)
-        candidates = self._propose(scores)
+        return self._finish_step(self._propose(scores), scores)
+
+    @property
+    def needs_tokens_only(self) -> bool:
+        """True if each step needs only the most probable token of each row: pass it to `step_tokens`."""
+        return not self.is_scored and self.min_length == 0
+
+    def step_tokens(self, token_B: Tensor) -> BeamUpdate:
+        """Continue each row with its most probable token. A negative number marks broken logits."""
+        self._check_finite(token_B < 0)
+        self.length += 1
+        nothing_B1 = torch.zeros_like(self.sums_BW)
+        zeros_B1 = torch.zeros_like(token_B)[:, None]
+        return self._finish_step(
+            _Candidates(zeros_B1, token_B[:, None], nothing_B1, nothing_B1, nothing_B1), None
+        )
+
+    def _finish_step(self, candidates: _Candidates, scores: Scores | None) -> BeamUpdate:
+        """Collect finished candidates, and return the beams of the next step."""
         statuses = self._classify(candidates)
         self._collect(candidates, statuses.finished_BC, is_finished=True)
         self._collect(candidates, statuses.truncated_BC, is_finished=False)
-        if self.trace is not None:
+        if self.trace is not None and scores is not None:
             self._record(self.trace, scores, candidates, statuses)
         return self._continue(candidates, statuses.kept_BC)
 

@@ -31,6 +31,7 @@ from glassformer.models.checks import (
 from glassformer.models.task_types import SequenceClassification, TaskType
 
 if TYPE_CHECKING:
+    from glassformer.generation.greedy_head import GreedyHead
     from glassformer.generation.predict import Engine
 
 
@@ -209,7 +210,7 @@ class DecodingState:
     attention_mask_BM: Tensor
     memory_mask_BM: Tensor | None = None
     project: Callable[[Tensor], Tensor] | None = None
-    """Function from hidden vectors to logits."""
+    """Function from hidden vectors (N, D) to logits (N, V), or to the most probable tokens (N)."""
     is_padded: bool = field(init=False, default=False)
     visible_BWM: Tensor | None = field(init=False, default=None)
     """True at the tokens that each beam may attend to. None before the first step with beams."""
@@ -357,6 +358,8 @@ class GenerativeModel(Model):
 
     prepacked_head: Callable[[Tensor], Tensor] | None = None
     """Faster function from hidden vectors to logits while `generation.cpu.prepack` is active, else None."""
+    greedy_head: GreedyHead | None = None
+    """Finder of the most probable tokens while `generation.cpu.prepack` is active, if it is faster."""
     engine: Engine | None = None
     """Engine that generates the outputs, if the model is from `generation.predict.with_engine`, else None."""
 

@@ -18,7 +18,7 @@ from glassformer.data.readers import Format
 from glassformer.evaluation.evaluate import EvaluationConfig, measure
 from glassformer.evaluation.metrics import Measured, Progress
 from glassformer.generation import DecodingConfig
-from glassformer.generation.predict import Engine, PredictedText, with_engine
+from glassformer.generation.predict import Engine, PredictedText, with_engine, with_weights
 from glassformer.generation.strategies import LEAST_TEMPERATURE
 from glassformer.models.base import Model, WithoutInitialisation
 from glassformer.runs.experiment import ExperimentConfig
@@ -49,11 +49,13 @@ class Run(InspectedRun):
         task: Task | None = None,
         device: str = "auto",
         engine: str | Mapping[str, Any] | None = None,
+        weights: Literal["fp32", "int8"] | None = None,
     ) -> None:
         """Load a checkpoint (`best`, `latest`, a step number or a name) of the run at `path`.
 
-        Pass a loaded `task` to avoid reading the data again. `engine` decodes in `predict`, as the option
-        `evaluation.engine`, whose value is the default.
+        Pass a loaded `task` to avoid reading the data again. `engine` decodes in `predict`, and `weights`
+        (`fp32` or `int8`) multiply in `predict` and `generate`, as the options `evaluation.engine` and
+        `evaluation.weights`, whose values are the defaults.
         """
         self.folder = RunFolder.open(Path(path))
         self.path = self.folder.path
@@ -81,10 +83,13 @@ class Run(InspectedRun):
                 hint="restore it from a copy of the run",
             ) from None
         self.model.to(choose_device(device)).eval()
-        evaluation = (
-            self.config.evaluation if engine is None else validate(EvaluationConfig, {"engine": engine})
-        )
-        self._engine_config = evaluation.engine
+        evaluation = self.config.evaluation
+        if engine is not None or weights is not None:
+            given = {"engine": engine, "weights": weights}
+            kept = {"engine": evaluation.engine.dump(), "weights": evaluation.weights}
+            changes = {name: value for name, value in given.items() if value is not None}
+            evaluation = validate(EvaluationConfig, kept | changes)
+        self._engine_config, self._weights = evaluation.engine, evaluation.weights
 
     def evaluate(
         self,
@@ -395,7 +400,7 @@ class Run(InspectedRun):
         first = (seed * 1009 + number) * 1_000_003
         tokens = task.start(prompt)
         start = len(tokens)
-        for part in task.generate(self.model, tokens, max_tokens, map(decoding, count(first))):
+        for part in task.generate(self._predictor, tokens, max_tokens, map(decoding, count(first))):
             tokens += part
             yield task.show_output(tokens), len(tokens) - start
 
@@ -424,7 +429,12 @@ class Run(InspectedRun):
     def decoder(self, strategy: DecodingConfig) -> Model:
         """Return the model that predicts, with its engine. Raise an ErrorDetail if that lacks `strategy`."""
         self._engine_config.check_decoding(strategy)
-        return with_engine(self.model, self._engine)
+        return with_engine(self._predictor, self._engine)
+
+    @cached_property
+    def _predictor(self) -> Model:
+        """Model that predicts and generates: `model`, or a copy of it that multiplies in int8."""
+        return with_weights(self.model, self._weights)
 
     def __repr__(self) -> str:
         about = f"{self.task.task_type.describe()}, task={self.config.task.kind!r}"

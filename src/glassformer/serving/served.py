@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from glassformer.core.errors import ErrorDetail, UserError, user_error
 from glassformer.generation import BeamConfig, DecodingConfig
@@ -139,13 +139,17 @@ def load(
     settings: Settings,
     metrics: Metrics,
     engine: str | None = None,
+    weights: Literal["fp32", "int8"] | None = None,
 ) -> ServedRun:
-    """Load a run on the CPU, and start its worker thread. `engine` decodes; None: that of the run."""
-    run = Run(path, checkpoint, device="cpu", engine=engine)
+    """Load a run on the CPU, and start its worker thread. `engine` decodes; None: that of the run.
+
+    `weights` is the number type of the matrices of predictions and completions. None: that of the run.
+    """
+    run = Run(path, checkpoint, device="cpu", engine=engine, weights=weights)
     decoder = run.decoder(run.config.evaluation.decoding)
     streams = None
-    if isinstance(run.task, CausalLanguageTask) and isinstance(run.model, CausalLanguageModel):
-        streams = ContinuousBatch(run.model, end=run.task.end, forbidden=run.task.forbidden)
+    if isinstance(run.task, CausalLanguageTask) and isinstance(decoder, CausalLanguageModel):
+        streams = ContinuousBatch(decoder, end=run.task.end, forbidden=run.task.forbidden)
     if languages is not None and not isinstance(run.task, TranslationTask):
         raise user_error(
             "this run does not translate", path="--languages", value=name, hint="name a translation run"

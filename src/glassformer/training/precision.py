@@ -6,24 +6,15 @@ tested in a child process.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import subprocess
-import sys
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import torch
 
 from glassformer.core.errors import user_error
 from glassformer.core.system import cpu_name
-from glassformer.data.token_store import cache_folder
+from glassformer.generation.probes import cached, run_child
 from glassformer.models.base import Model
-from glassformer.storage.files import atomic_write, json_bytes
 from glassformer.training.bf16 import Products
 
 _PROBE = """
@@ -39,36 +30,12 @@ assert torch.isfinite(x.grad).all()
 """
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-PROBE_SECONDS = 120
-"""Time limit in seconds for the test of a precision."""
 
 
 @cache
 def probe(precision: str, device: str = "cpu") -> str | None:
     """Test a forward and a backward pass in this precision. Return None, or the error if they fail."""
-    return _run_child(_PROBE, DTYPES[precision], device)[1]
-
-
-def _run_child(script: str, *arguments: str, **variables: str) -> tuple[str, str | None]:
-    """Run a Python script in a child process. Return its output, and None or the reason of its failure."""
-    command = [sys.executable, "-c", script, *arguments]
-    try:
-        child = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=PROBE_SECONDS,
-            check=False,
-            env={**os.environ, **variables},
-        )
-    except subprocess.TimeoutExpired:
-        return "", f"no result within {PROBE_SECONDS} seconds"
-    if child.returncode == 0:
-        return child.stdout, None
-    if child.returncode < 0:
-        return "", f"the test was stopped by signal {-child.returncode}"
-    lines = child.stderr.strip().splitlines()
-    return "", lines[-1] if lines else f"exit code {child.returncode}"
+    return run_child(_PROBE, DTYPES[precision], device)[1]
 
 
 def check_precision(precision: str, device: torch.device) -> None:
@@ -145,41 +112,14 @@ class BF16Speed:
 @cache
 def bf16_speed() -> BF16Speed:
     """Return the speed of bf16 on this processor, from the cache or by a measurement of a few seconds."""
-    path, key = cache_folder() / "precision.json", _processor_key()
-    cached = _read_cache(path)
-    with suppress(KeyError, TypeError):
-        return BF16Speed(**cached[key])
-    speed = _measure_bf16()
-    with suppress(OSError):  # without a cache, the next training measures again
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, json_bytes({**cached, key: asdict(speed)}))
-    return speed
-
-
-def _processor_key() -> str:
-    """Return processor, its instructions, the version of PyTorch and variables that limit instructions."""
-    lines: list[str] = []
-    with suppress(OSError):
-        text = Path("/proc/cpuinfo").read_text(errors="replace")
-        lines = [line for line in text.splitlines() if line.startswith(("flags", "Features"))][:1]
-    flags = hashlib.sha256("".join(lines).encode()).hexdigest()[:12]
-    limits = [f"{name}={os.environ[name]}" for name in ("ONEDNN_MAX_CPU_ISA",) if name in os.environ]
-    return ", ".join([cpu_name(), f"flags {flags}", f"torch {torch.__version__}", *limits])
-
-
-def _read_cache(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
+    return BF16Speed(**cached("precision", lambda: asdict(_measure_bf16())))
 
 
 def _measure_bf16() -> BF16Speed:
-    printed, failure = _run_child(_SPEED)
+    printed, failure = run_child(_SPEED)
     if failure is None:
         return BF16Speed(float(printed))
-    printed, still = _run_child(_SPEED, **SAFE_INSTRUCTIONS)
+    printed, still = run_child(_SPEED, **SAFE_INSTRUCTIONS)
     return BF16Speed(None, failure, None if still else float(printed))
 
 
