@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from glassformer.blocks import reference
 from glassformer.blocks.feed_forward import linear
@@ -44,6 +45,12 @@ def fused_kernel(
 DROP_IN_KERNELS: set[Kernel] = {fused_kernel}
 """Kernels that compute plain attention for any number of queries. Other kernels may expect a single query."""
 
+MAX_SCORES, BLOCK_SCORES = 1 << 21, 1 << 19
+"""Largest number of queries × keys for which a bias or a causal mask with padding is computed at once.
+
+Above it, blocks of queries with at most `BLOCK_SCORES` take turns.
+"""
+
 
 def explicit_scores(q_BHLK: Tensor, k_BHMK: Tensor, bias: Tensor | None) -> Tensor:
     """Return the attention scores q·kᵀ / √K plus the bias (B, H, L, M), before mask and softmax."""
@@ -70,6 +77,12 @@ class PositionContext:
         """Build a context in which query positions count from `start` and key positions count from 0."""
         positions_1M = torch.arange(start + x_BLD.shape[1], device=x_BLD.device)[None]
         return cls(position, positions_1M[:, start:], positions_1M)
+
+    def bias(self, q_BHLK: Tensor, queries: slice, keys: int) -> Tensor | None:
+        """Return the score bias of these queries for the first `keys` keys."""
+        return self.position.score_bias(
+            q_BHLK, self.query_positions_BL[:, queries], self.key_positions_BM[:, :keys]
+        )
 
 
 def select_rows(x_BHMK: Tensor, rows: Tensor, length: int) -> Tensor:
@@ -230,7 +243,12 @@ class MultiHeadAttention(nn.Module):
         return x.unflatten(-1, (heads, self.head_dim)).transpose(1, 2)
 
     def _attend(
-        self, q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None
+        self,
+        q_BHLK: Tensor,
+        k_BHMK: Tensor,
+        v_BHMK: Tensor,
+        mask: Mask,
+        positions: PositionContext | None = None,
     ) -> Tensor:
         """Apply the kernel, then the output projection. Shared key/value heads are repeated first."""
         if not isinstance(mask, Mask):
@@ -245,8 +263,54 @@ class MultiHeadAttention(nn.Module):
             k_BHMK = k_BHMK.repeat_interleave(groups, dim=1)
             v_BHMK = v_BHMK.repeat_interleave(groups, dim=1)
         dropout = self.dropout if self.training else 0.0
-        mixed_BHLK = self.kernel(q_BHLK, k_BHMK, v_BHMK, mask, bias, dropout)
+        queries, keys = q_BHLK.shape[2], k_BHMK.shape[2]
+        has_bias = positions is not None and type(positions.position).score_bias is not Position.score_bias
+        # A fused kernel needs no tensor of all scores, unless it also has one of these to apply.
+        needs_scores = has_bias or dropout > 0 or (mask.is_causal and mask.allowed is not None)
+        if needs_scores and self.kernel in DROP_IN_KERNELS and queries * keys > MAX_SCORES:
+            mixed_BHLK = self._attend_in_blocks(q_BHLK, k_BHMK, v_BHMK, mask, positions, dropout)
+        else:
+            bias = None if positions is None else positions.bias(q_BHLK, slice(None), keys)
+            mixed_BHLK = self.kernel(q_BHLK, k_BHMK, v_BHMK, mask, bias, dropout)
         return self.output(mixed_BHLK.transpose(1, 2).flatten(2))
+
+    def _attend_in_blocks(
+        self,
+        q_BHLK: Tensor,
+        k_BHMK: Tensor,
+        v_BHMK: Tensor,
+        mask: Mask,
+        positions: PositionContext | None,
+        dropout: float,
+    ) -> Tensor:
+        """Apply the kernel to one block of queries after another, so that no tensor has all scores.
+
+        The backward pass computes the bias and the weights of a block again.
+        """
+        queries, keys = q_BHLK.shape[2], k_BHMK.shape[2]
+        size = max(1, BLOCK_SCORES // keys)
+        # Few different sizes, because those of growing tensors would fragment the memory.
+        eighth = -(-keys // 8)
+
+        def attend(q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, block: slice) -> Tensor:
+            visible = k_BHMK.shape[2]
+            bias = None if positions is None else positions.bias(q_BHLK, block, visible)
+            block_mask = mask.of_block(block, visible, keys - queries, q_BHLK.device)
+            return self.kernel(q_BHLK, k_BHMK, v_BHMK, block_mask, bias, dropout)
+
+        # Allocated first: small tensors that outlive a block would leave gaps that no other block fits into.
+        mixed_BHLK = torch.empty_like(q_BHLK)
+        for start in range(0, queries, size):
+            block = slice(start, min(start + size, queries))
+            last = keys - queries + block.stop if mask.is_causal else keys
+            visible = min(keys, -(-last // eighth) * eighth)
+            tensors = q_BHLK[:, :, block], k_BHMK[:, :, :visible], v_BHMK[:, :, :visible]
+            if torch.is_grad_enabled():
+                again = {"use_reentrant": False, "preserve_rng_state": dropout > 0}
+                mixed_BHLK[:, :, block] = checkpoint(attend, *tensors, block, **again)
+            else:
+                mixed_BHLK[:, :, block] = attend(*tensors, block)
+        return mixed_BHLK
 
 
 def stacked_linear(inputs: int, parts: list[int], bias: bool) -> nn.Linear:
@@ -305,8 +369,7 @@ class SelfAttention(MultiHeadAttention):
         v_BHMK = v_BHLK
         if cache is not None:
             k_BHMK, v_BHMK = cache.extend(k_BHMK, v_BHMK)
-        bias = position.score_bias(q_BHLK, positions.query_positions_BL, positions.key_positions_BM)
-        return self._attend(q_BHLK, k_BHMK, v_BHMK, mask, bias)
+        return self._attend(q_BHLK, k_BHMK, v_BHMK, mask, positions)
 
 
 class CrossAttention(MultiHeadAttention):
@@ -336,4 +399,4 @@ class CrossAttention(MultiHeadAttention):
         """Attend from each vector to `memory`: the encoder's output (B, M, D), or its cached projections."""
         q_BHLK = self._split(self.query(x_BLD), self.num_heads)
         k_BHMK, v_BHMK = memory.get() if isinstance(memory, LayerCache) else self.keys_and_values(memory)
-        return self._attend(q_BHLK, k_BHMK, v_BHMK, mask, None)
+        return self._attend(q_BHLK, k_BHMK, v_BHMK, mask)
