@@ -8,13 +8,15 @@ one. So the attention modules need no flags for either.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from glassformer.blocks import reference
 from glassformer.blocks.feed_forward import linear
@@ -209,6 +211,85 @@ def check_width(x_BLD: Tensor, hidden_dim: int, path: str) -> None:
         )
 
 
+class BlockedAttention(torch.autograd.Function):
+    """Autograd function that calls `attend(q, k, v, block)` for one block of queries after another.
+
+    It saves its inputs alone. The backward pass computes each block again, with the same random numbers. All
+    results are allocated before the first block, because memory of the same size is then free for each block.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        attend: Callable[[Tensor, Tensor, Tensor, slice], Tensor],
+        is_causal: bool,
+        has_draws: bool,
+        q_BHLK: Tensor,
+        k_BHMK: Tensor,
+        v_BHMK: Tensor,
+        *parameters: Tensor,
+    ) -> Tensor:
+        ctx.attend, ctx.is_causal, ctx.random_state = attend, is_causal, None
+        if has_draws:
+            ctx.random_state = _random_state(q_BHLK.device)
+        ctx.save_for_backward(q_BHLK, k_BHMK, v_BHMK, *parameters)
+        mixed_BHLK = torch.empty_like(q_BHLK)
+        for block, visible in query_blocks(q_BHLK.shape[2], k_BHMK.shape[2], is_causal):
+            mixed_BHLK[:, :, block] = attend(
+                q_BHLK[:, :, block], k_BHMK[:, :, :visible], v_BHMK[:, :, :visible], block
+            )
+        return mixed_BHLK
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient_BHLK: Tensor) -> tuple[Tensor | None, ...]:
+        q_BHLK, k_BHMK, v_BHMK, *parameters = ctx.saved_tensors
+        gradients = [torch.zeros_like(tensor) for tensor in ctx.saved_tensors]
+        with torch.enable_grad(), _drawing_again(ctx.random_state, q_BHLK.device):
+            for block, visible in query_blocks(q_BHLK.shape[2], k_BHMK.shape[2], ctx.is_causal):
+                parts = [q_BHLK[:, :, block], k_BHMK[:, :, :visible], v_BHMK[:, :, :visible]]
+                parts = [part.detach().requires_grad_() for part in parts]
+                found = torch.autograd.grad(
+                    ctx.attend(*parts, block),
+                    [*parts, *parameters],
+                    gradient_BHLK[:, :, block],
+                    allow_unused=True,
+                )
+                sums = [gradients[0][:, :, block], *(g[:, :, :visible] for g in gradients[1:3])]
+                for total, part in zip([*sums, *gradients[3:]], found, strict=True):
+                    if part is not None:
+                        total += part
+        return (None, None, None, *gradients)
+
+
+def query_blocks(queries: int, keys: int, is_causal: bool) -> Iterator[tuple[slice, int]]:
+    """Yield blocks of queries, each with the number of keys from the first one that the block needs."""
+    size = max(1, BLOCK_SCORES // keys)
+    eighth = -(-keys // 8)  # few different sizes, because those of growing tensors would fragment the memory
+    for start in range(0, queries, size):
+        block = slice(start, min(start + size, queries))
+        last = keys - queries + block.stop if is_causal else keys
+        yield block, min(keys, -(-last // eighth) * eighth)
+
+
+def _random_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+@contextmanager
+def _drawing_again(state: Tensor | None, device: torch.device) -> Iterator[None]:
+    """Draw random numbers from this state inside a `with` block; None: no numbers are drawn."""
+    if state is None:
+        yield
+        return
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        if device.type == "cuda":
+            torch.cuda.set_rng_state(state, device)
+        else:
+            torch.set_rng_state(state)
+        yield
+
+
 class MultiHeadAttention(nn.Module):
     """Base class of self-attention and cross-attention: heads, kernel and output projection.
 
@@ -283,34 +364,17 @@ class MultiHeadAttention(nn.Module):
         positions: PositionContext | None,
         dropout: float,
     ) -> Tensor:
-        """Apply the kernel to one block of queries after another, so that no tensor has all scores.
-
-        The backward pass computes the bias and the weights of a block again.
-        """
-        queries, keys = q_BHLK.shape[2], k_BHMK.shape[2]
-        size = max(1, BLOCK_SCORES // keys)
-        # Few different sizes, because those of growing tensors would fragment the memory.
-        eighth = -(-keys // 8)
+        """Apply the kernel to one block of queries after another, so that no tensor has all scores."""
+        before = k_BHMK.shape[2] - q_BHLK.shape[2]
 
         def attend(q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, block: slice) -> Tensor:
             visible = k_BHMK.shape[2]
             bias = None if positions is None else positions.bias(q_BHLK, block, visible)
-            block_mask = mask.of_block(block, visible, keys - queries, q_BHLK.device)
+            block_mask = mask.of_block(block, visible, before, q_BHLK.device)
             return self.kernel(q_BHLK, k_BHMK, v_BHMK, block_mask, bias, dropout)
 
-        # Allocated first: small tensors that outlive a block would leave gaps that no other block fits into.
-        mixed_BHLK = torch.empty_like(q_BHLK)
-        for start in range(0, queries, size):
-            block = slice(start, min(start + size, queries))
-            last = keys - queries + block.stop if mask.is_causal else keys
-            visible = min(keys, -(-last // eighth) * eighth)
-            tensors = q_BHLK[:, :, block], k_BHMK[:, :, :visible], v_BHMK[:, :, :visible]
-            if torch.is_grad_enabled():
-                again = {"use_reentrant": False, "preserve_rng_state": dropout > 0}
-                mixed_BHLK[:, :, block] = checkpoint(attend, *tensors, block, **again)
-            else:
-                mixed_BHLK[:, :, block] = attend(*tensors, block)
-        return mixed_BHLK
+        trained = [] if positions is None else [p for p in positions.position.parameters() if p.requires_grad]
+        return BlockedAttention.apply(attend, mask.is_causal, dropout > 0, q_BHLK, k_BHMK, v_BHMK, *trained)
 
 
 def stacked_linear(inputs: int, parts: list[int], bias: bool) -> nn.Linear:
