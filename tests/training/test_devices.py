@@ -137,6 +137,26 @@ def test_a_divergence_is_found_before_a_checkpoint(make_trainer: MakeTrainer, ra
         trainer.save()
 
 
+# ---------------------------------------------------------------- fp16
+
+
+def test_an_overflow_in_fp16_skips_the_step_and_halves_the_scale(
+    make_trainer: MakeTrainer, ragged_task: Task
+) -> None:
+    trainer = make_trainer({"training.precision": "fp16", "training.optimizer.kind": "sgd"}, ragged_task)
+    trainer.model.train()
+    groups = trainer.step_batches()
+    trainer.strategy.precision.restore({"scale": 2.0**60, "growth_tracker": 0})
+    before = [parameter.clone() for parameter in trainer.model.parameters()]
+    trainer.step(next(groups))
+    assert all(map(torch.equal, trainer.model.parameters(), before))
+    assert trainer.strategy.precision.state() == {"scale": 2.0**59, "growth_tracker": 0}
+    trainer.strategy.precision.restore({"scale": 2.0**10, "growth_tracker": 3})
+    trainer.step(next(groups))
+    assert not all(map(torch.equal, trainer.model.parameters(), before))
+    assert trainer.strategy.precision.state() == {"scale": 2.0**10, "growth_tracker": 4}
+
+
 # ---------------------------------------------------------------- torch.compile
 
 
