@@ -82,6 +82,22 @@ def outputs_without_gradient(module: SelfAttention, positions: PositionContext, 
     return module(torch.randn(3, LENGTH, 8, dtype=torch.float64), positions, mask)
 
 
+@pytest.mark.parametrize("kind", ["alibi", "relative", "t5"])
+def test_blocks_under_autocast(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, positions = build(kind, False)
+    module.float(), positions.position.float()
+    x = torch.randn(2, LENGTH, 8, requires_grad=True)
+    found = []
+    for scores in (1000, 4 * LENGTH):
+        set_limit(monkeypatch, scores)
+        with torch.autocast("cpu", torch.bfloat16):
+            y = module(x, positions, Mask())
+        parameters = [x, *module.parameters(), *positions.position.parameters()]
+        found.append([y, *torch.autograd.grad(y.float().sum(), parameters)])
+    for one, other in zip(*found, strict=True):
+        assert (one - other).norm() <= 0.05 * other.norm() + 1e-3
+
+
 def test_blocks_continue_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     module, context = build("alibi", True)
     x = torch.randn(2, LENGTH, 8, dtype=torch.float64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -229,9 +229,9 @@ class BlockedAttention(torch.autograd.Function):
         v_BHMK: Tensor,
         *parameters: Tensor,
     ) -> Tensor:
-        ctx.attend, ctx.is_causal, ctx.random_state = attend, is_causal, None
-        if has_draws:
-            ctx.random_state = _random_state(q_BHLK.device)
+        ctx.attend, ctx.is_causal = attend, is_causal
+        ctx.random_state = _random_state(q_BHLK.device) if has_draws else None
+        ctx.autocast = _autocast(q_BHLK.device.type)
         ctx.save_for_backward(q_BHLK, k_BHMK, v_BHMK, *parameters)
         mixed_BHLK = torch.empty_like(q_BHLK)
         for block, visible in query_blocks(q_BHLK.shape[2], k_BHMK.shape[2], is_causal):
@@ -244,8 +244,10 @@ class BlockedAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient_BHLK: Tensor) -> tuple[Tensor | None, ...]:
         q_BHLK, k_BHMK, v_BHMK, *parameters = ctx.saved_tensors
-        gradients = [torch.zeros_like(tensor) for tensor in ctx.saved_tensors]
-        with torch.enable_grad(), _drawing_again(ctx.random_state, q_BHLK.device):
+        gradients = [torch.zeros_like(tensor) for tensor in (q_BHLK, k_BHMK, v_BHMK)]
+        weights = {parameter: torch.zeros_like(parameter) for parameter in parameters}
+        used: set[Tensor] = set()
+        with torch.enable_grad(), ctx.autocast, _drawing_again(ctx.random_state, q_BHLK.device):
             for block, visible in query_blocks(q_BHLK.shape[2], k_BHMK.shape[2], ctx.is_causal):
                 parts = [q_BHLK[:, :, block], k_BHMK[:, :, :visible], v_BHMK[:, :, :visible]]
                 parts = [part.detach().requires_grad_() for part in parts]
@@ -255,11 +257,12 @@ class BlockedAttention(torch.autograd.Function):
                     gradient_BHLK[:, :, block],
                     allow_unused=True,
                 )
-                sums = [gradients[0][:, :, block], *(g[:, :, :visible] for g in gradients[1:3])]
-                for total, part in zip([*sums, *gradients[3:]], found, strict=True):
+                sums = [gradients[0][:, :, block], *(g[:, :, :visible] for g in gradients[1:])]
+                for total, part in zip([*sums, *weights.values()], found, strict=True):
                     if part is not None:
                         total += part
-        return (None, None, None, *gradients)
+                used.update(p for p, part in zip(parameters, found[3:], strict=True) if part is not None)
+        return (None, None, None, *gradients, *(g if p in used else None for p, g in weights.items()))
 
 
 def query_blocks(queries: int, keys: int, is_causal: bool) -> Iterator[tuple[slice, int]]:
@@ -270,6 +273,13 @@ def query_blocks(queries: int, keys: int, is_causal: bool) -> Iterator[tuple[sli
         block = slice(start, min(start + size, queries))
         last = keys - queries + block.stop if is_causal else keys
         yield block, min(keys, -(-last // eighth) * eighth)
+
+
+def _autocast(device: str) -> AbstractContextManager[Any]:
+    """Return a context with the autocast of this moment, which a backward pass does not have by itself."""
+    if device in ("cpu", "cuda", "mps") and torch.is_autocast_enabled(device):
+        return torch.autocast(device, torch.get_autocast_dtype(device))
+    return nullcontext()
 
 
 def _random_state(device: torch.device) -> Tensor:
