@@ -46,7 +46,7 @@ def test_growth_above_the_theory_fails(
     assert all(done <= total for done, total in progress)
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_small_sizes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "AXES", {"vocabulary": AXES["vocabulary"]})
     assert main(["bench", "growth", "--quick", "--json"]) == 0
