@@ -89,7 +89,7 @@ def test_without_a_cache_the_logits_are_those_of_the_whole_model(task_type):
     model = build(task_type, "sinusoidal").eval()
     source_BM = torch.randint(2, VOCABULARY, (1, 7))
     prompt_BL = torch.tensor([[BEGIN, 5, 6]])
-    inputs = {"tokens": source_BM} if isinstance(task_type, Seq2Seq) else {"tokens": prompt_BL}
+    inputs = {"tokens": source_BM} if isinstance(task_type, Seq2Seq) else None
     [[best]] = generate(NoCache(model), inputs, prompt=prompt_BL, end=None, max_length=5)
     generated = torch.tensor([[BEGIN, 5, 6, *best.tokens]])
     with torch.no_grad():

@@ -19,7 +19,8 @@ from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import TrainingSession
 from glassformer.training.checkpoints import SaveTimer
-from glassformer.training.trainer import Diverged, Trainer, TrainingState
+from glassformer.training.state import TrainingState
+from glassformer.training.trainer import Diverged, Trainer
 
 Condition = Callable[[Trainer], bool]
 

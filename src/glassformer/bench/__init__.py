@@ -13,6 +13,7 @@ def benchmarks() -> dict[str, type[Benchmark]]:
     from glassformer.bench import (  # noqa: F401
         attention,
         decode,
+        growth,
         language_model,
         predict,
         resources,

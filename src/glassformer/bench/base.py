@@ -258,7 +258,8 @@ def _page(stored: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    names = [name for name in rows[0] if not any(isinstance(row.get(name), list) for row in rows)]
+    every = dict.fromkeys(name for row in rows for name in row)
+    names = [name for name in every if not any(isinstance(row.get(name), list) for row in rows)]
     lines = [
         "| " + " | ".join(name.replace("_", " ") for name in names) + " |",
         "|" + "---|" * len(names),

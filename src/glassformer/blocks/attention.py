@@ -8,11 +8,14 @@ one. So the attention modules need no flags for either.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from glassformer.blocks import reference
@@ -44,6 +47,12 @@ def fused_kernel(
 DROP_IN_KERNELS: set[Kernel] = {fused_kernel}
 """Kernels that compute plain attention for any number of queries. Other kernels may expect a single query."""
 
+MAX_SCORES, BLOCK_SCORES = 1 << 21, 1 << 19
+"""Largest number of queries × keys for which a bias or a causal mask with padding is computed at once.
+
+Above it, blocks of queries with at most `BLOCK_SCORES` take turns.
+"""
+
 
 def explicit_scores(q_BHLK: Tensor, k_BHMK: Tensor, bias: Tensor | None) -> Tensor:
     """Return the attention scores q·kᵀ / √K plus the bias (B, H, L, M), before mask and softmax."""
@@ -70,6 +79,12 @@ class PositionContext:
         """Build a context in which query positions count from `start` and key positions count from 0."""
         positions_1M = torch.arange(start + x_BLD.shape[1], device=x_BLD.device)[None]
         return cls(position, positions_1M[:, start:], positions_1M)
+
+    def bias(self, q_BHLK: Tensor, queries: slice, keys: int) -> Tensor | None:
+        """Return the score bias of these queries for the first `keys` keys."""
+        return self.position.score_bias(
+            q_BHLK, self.query_positions_BL[:, queries], self.key_positions_BM[:, :keys]
+        )
 
 
 def select_rows(x_BHMK: Tensor, rows: Tensor, length: int) -> Tensor:
@@ -196,6 +211,95 @@ def check_width(x_BLD: Tensor, hidden_dim: int, path: str) -> None:
         )
 
 
+class BlockedAttention(torch.autograd.Function):
+    """Autograd function that calls `attend(q, k, v, block)` for one block of queries after another.
+
+    It saves its inputs alone. The backward pass computes each block again, with the same random numbers. All
+    results are allocated before the first block, because memory of the same size is then free for each block.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        attend: Callable[[Tensor, Tensor, Tensor, slice], Tensor],
+        is_causal: bool,
+        has_draws: bool,
+        q_BHLK: Tensor,
+        k_BHMK: Tensor,
+        v_BHMK: Tensor,
+        *parameters: Tensor,
+    ) -> Tensor:
+        ctx.attend, ctx.is_causal = attend, is_causal
+        ctx.random_state = _random_state(q_BHLK.device) if has_draws else None
+        ctx.autocast = _autocast(q_BHLK.device.type)
+        ctx.save_for_backward(q_BHLK, k_BHMK, v_BHMK, *parameters)
+        mixed_BHLK = torch.empty_like(q_BHLK)
+        for block, visible in query_blocks(q_BHLK.shape[2], k_BHMK.shape[2], is_causal):
+            mixed_BHLK[:, :, block] = attend(
+                q_BHLK[:, :, block], k_BHMK[:, :, :visible], v_BHMK[:, :, :visible], block
+            )
+        return mixed_BHLK
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient_BHLK: Tensor) -> tuple[Tensor | None, ...]:
+        q_BHLK, k_BHMK, v_BHMK, *parameters = ctx.saved_tensors
+        gradients = [torch.zeros_like(tensor) for tensor in (q_BHLK, k_BHMK, v_BHMK)]
+        weights = {parameter: torch.zeros_like(parameter) for parameter in parameters}
+        used: set[Tensor] = set()
+        with torch.enable_grad(), ctx.autocast, _drawing_again(ctx.random_state, q_BHLK.device):
+            for block, visible in query_blocks(q_BHLK.shape[2], k_BHMK.shape[2], ctx.is_causal):
+                parts = [q_BHLK[:, :, block], k_BHMK[:, :, :visible], v_BHMK[:, :, :visible]]
+                parts = [part.detach().requires_grad_() for part in parts]
+                found = torch.autograd.grad(
+                    ctx.attend(*parts, block),
+                    [*parts, *parameters],
+                    gradient_BHLK[:, :, block],
+                    allow_unused=True,
+                )
+                sums = [gradients[0][:, :, block], *(g[:, :, :visible] for g in gradients[1:])]
+                for total, part in zip([*sums, *weights.values()], found, strict=True):
+                    if part is not None:
+                        total += part
+                used.update(p for p, part in zip(parameters, found[3:], strict=True) if part is not None)
+        return (None, None, None, *gradients, *(g if p in used else None for p, g in weights.items()))
+
+
+def query_blocks(queries: int, keys: int, is_causal: bool) -> Iterator[tuple[slice, int]]:
+    """Yield blocks of queries, each with the number of keys from the first one that the block needs."""
+    size = max(1, BLOCK_SCORES // keys)
+    eighth = -(-keys // 8)  # few different sizes, because those of growing tensors would fragment the memory
+    for start in range(0, queries, size):
+        block = slice(start, min(start + size, queries))
+        last = keys - queries + block.stop if is_causal else keys
+        yield block, min(keys, -(-last // eighth) * eighth)
+
+
+def _autocast(device: str) -> AbstractContextManager[Any]:
+    """Return a context with the autocast of this moment, which a backward pass does not have by itself."""
+    if device in ("cpu", "cuda", "mps") and torch.is_autocast_enabled(device):
+        return torch.autocast(device, torch.get_autocast_dtype(device))
+    return nullcontext()
+
+
+def _random_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+@contextmanager
+def _drawing_again(state: Tensor | None, device: torch.device) -> Iterator[None]:
+    """Draw random numbers from this state inside a `with` block; None: no numbers are drawn."""
+    if state is None:
+        yield
+        return
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        if device.type == "cuda":
+            torch.cuda.set_rng_state(state, device)
+        else:
+            torch.set_rng_state(state)
+        yield
+
+
 class MultiHeadAttention(nn.Module):
     """Base class of self-attention and cross-attention: heads, kernel and output projection.
 
@@ -230,7 +334,12 @@ class MultiHeadAttention(nn.Module):
         return x.unflatten(-1, (heads, self.head_dim)).transpose(1, 2)
 
     def _attend(
-        self, q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None
+        self,
+        q_BHLK: Tensor,
+        k_BHMK: Tensor,
+        v_BHMK: Tensor,
+        mask: Mask,
+        positions: PositionContext | None = None,
     ) -> Tensor:
         """Apply the kernel, then the output projection. Shared key/value heads are repeated first."""
         if not isinstance(mask, Mask):
@@ -245,8 +354,37 @@ class MultiHeadAttention(nn.Module):
             k_BHMK = k_BHMK.repeat_interleave(groups, dim=1)
             v_BHMK = v_BHMK.repeat_interleave(groups, dim=1)
         dropout = self.dropout if self.training else 0.0
-        mixed_BHLK = self.kernel(q_BHLK, k_BHMK, v_BHMK, mask, bias, dropout)
+        queries, keys = q_BHLK.shape[2], k_BHMK.shape[2]
+        has_bias = positions is not None and type(positions.position).score_bias is not Position.score_bias
+        # A fused kernel needs no tensor of all scores, unless it also has one of these to apply.
+        needs_scores = has_bias or dropout > 0 or (mask.is_causal and mask.allowed is not None)
+        if needs_scores and self.kernel in DROP_IN_KERNELS and queries * keys > MAX_SCORES:
+            mixed_BHLK = self._attend_in_blocks(q_BHLK, k_BHMK, v_BHMK, mask, positions, dropout)
+        else:
+            bias = None if positions is None else positions.bias(q_BHLK, slice(None), keys)
+            mixed_BHLK = self.kernel(q_BHLK, k_BHMK, v_BHMK, mask, bias, dropout)
         return self.output(mixed_BHLK.transpose(1, 2).flatten(2))
+
+    def _attend_in_blocks(
+        self,
+        q_BHLK: Tensor,
+        k_BHMK: Tensor,
+        v_BHMK: Tensor,
+        mask: Mask,
+        positions: PositionContext | None,
+        dropout: float,
+    ) -> Tensor:
+        """Apply the kernel to one block of queries after another, so that no tensor has all scores."""
+        before = k_BHMK.shape[2] - q_BHLK.shape[2]
+
+        def attend(q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, block: slice) -> Tensor:
+            visible = k_BHMK.shape[2]
+            bias = None if positions is None else positions.bias(q_BHLK, block, visible)
+            block_mask = mask.of_block(block, visible, before, q_BHLK.device)
+            return self.kernel(q_BHLK, k_BHMK, v_BHMK, block_mask, bias, dropout)
+
+        trained = [] if positions is None else [p for p in positions.position.parameters() if p.requires_grad]
+        return BlockedAttention.apply(attend, mask.is_causal, dropout > 0, q_BHLK, k_BHMK, v_BHMK, *trained)
 
 
 def stacked_linear(inputs: int, parts: list[int], bias: bool) -> nn.Linear:
@@ -305,8 +443,7 @@ class SelfAttention(MultiHeadAttention):
         v_BHMK = v_BHLK
         if cache is not None:
             k_BHMK, v_BHMK = cache.extend(k_BHMK, v_BHMK)
-        bias = position.score_bias(q_BHLK, positions.query_positions_BL, positions.key_positions_BM)
-        return self._attend(q_BHLK, k_BHMK, v_BHMK, mask, bias)
+        return self._attend(q_BHLK, k_BHMK, v_BHMK, mask, positions)
 
 
 class CrossAttention(MultiHeadAttention):
@@ -336,4 +473,4 @@ class CrossAttention(MultiHeadAttention):
         """Attend from each vector to `memory`: the encoder's output (B, M, D), or its cached projections."""
         q_BHLK = self._split(self.query(x_BLD), self.num_heads)
         k_BHMK, v_BHMK = memory.get() if isinstance(memory, LayerCache) else self.keys_and_values(memory)
-        return self._attend(q_BHLK, k_BHMK, v_BHMK, mask, None)
+        return self._attend(q_BHLK, k_BHMK, v_BHMK, mask)

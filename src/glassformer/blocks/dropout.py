@@ -36,7 +36,7 @@ class Dropout(nn.Dropout):
         dropped = round(self.p * _STEPS)
         if not self.training or not dropped:
             return x
-        if dropped == _STEPS or x.device.type != "cpu":
+        if dropped == _STEPS or x.device.type != "cpu" or torch.compiler.is_compiling():
             return super().forward(x)
         draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64)
         draws.random_(-(2**63), None, generator=_generator.get())

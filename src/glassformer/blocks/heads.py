@@ -442,8 +442,13 @@ class ClassHead(Head):
     def loss_from_hidden(
         self, hidden: Tensor, targets: Tensor, tied_VD: Tensor | None = None, label_smoothing: float = 0.0
     ) -> LossOutput:
-        """Return the summed cross-entropy, computed in chunks. Positions without a target are skipped."""
-        if not self.is_plain or torch.is_autocast_enabled(hidden.device.type):
+        """Return the summed cross-entropy, computed in chunks. Positions without a target are skipped.
+
+        On a device other than a CPU, all logits are computed at once: the host would have to wait for the
+        number of targets.
+        """
+        device = hidden.device.type
+        if device != "cpu" or not self.is_plain or torch.is_autocast_enabled(device):
             return super().loss_from_hidden(hidden, targets, tied_VD, label_smoothing)
         flat = targets.flatten()
         rows = (flat != IGNORED).nonzero().squeeze(1)

@@ -69,6 +69,18 @@ class Mask:
         causal_LM = causal(query_length, key_length, device)
         return causal_LM if self.allowed is None else causal_LM & self.allowed
 
+    def of_block(self, queries: slice, keys: int, before: int, device: torch.device) -> Mask:
+        """Return the mask of these queries for the first `keys` keys; `before` keys precede query 0."""
+        allowed = self.allowed
+        if allowed is not None:
+            allowed = allowed[..., :keys] if allowed.shape[-1] > 1 else allowed
+            allowed = allowed[..., queries, :] if allowed.ndim > 1 and allowed.shape[-2] > 1 else allowed
+        if self.is_causal:
+            ones_LM = torch.ones(queries.stop - queries.start, keys, dtype=torch.bool, device=device)
+            causal_LM = ones_LM.tril(before + queries.start)
+            allowed = causal_LM if allowed is None else causal_LM & allowed
+        return Mask(False, allowed)
+
 
 EVERYTHING = Mask()
 CAUSAL = Mask(is_causal=True)

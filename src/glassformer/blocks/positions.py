@@ -65,6 +65,11 @@ class Position(nn.Module):
         return None
 
 
+def can_read(tensor: Tensor) -> bool:
+    """Return True if reading a value is cheap. The host would have to wait for another device."""
+    return tensor.device.type in ("cpu", "mps")
+
+
 class PositionConfig(Kind):
     """Base class of the configs of positional encodings."""
 
@@ -127,7 +132,8 @@ class Sinusoidal(Position):
         return pairs[..., : self.hidden_dim].float()
 
     def embed(self, x_BLD: Tensor, positions_BL: Tensor) -> Tensor:
-        if x_BLD.shape[1] > len(self.table) or int(positions_BL.max()) >= len(self.table):
+        size = len(self.table)
+        if x_BLD.shape[1] > size or not can_read(positions_BL) or int(positions_BL.max()) >= size:
             return x_BLD + self.encode(positions_BL).to(x_BLD.dtype)
         return x_BLD + self.table[positions_BL].to(x_BLD.dtype)
 
@@ -160,7 +166,8 @@ class Learned(Position):
         nn.init.normal_(self.table.weight, std=0.5)  # the scale of the scaled token embeddings
 
     def embed(self, x_BLD: Tensor, positions_BL: Tensor) -> Tensor:
-        longest, needed = self.table.num_embeddings, int(positions_BL.max()) + 1
+        longest = self.table.num_embeddings
+        needed = int(positions_BL.max()) + 1 if can_read(positions_BL) else x_BLD.shape[1]
         if needed > longest:
             raise ErrorDetail(
                 f"learned positions end at length {longest}, this sequence needs {needed}",

@@ -15,7 +15,8 @@ from glassformer.core.system import available_memory, peak_memory
 from glassformer.evaluation.evaluate import evaluation_batches
 from glassformer.evaluation.metrics import Tally
 from glassformer.generation import DecodingConfig
-from glassformer.training.trainer import Diverged, Trainer, random_tensors, restore_random
+from glassformer.training.state import random_tensors, restore_random
+from glassformer.training.trainer import Diverged, Trainer
 
 WARMUP_STEPS = 2
 ENOUGH_SECONDS = 5.0

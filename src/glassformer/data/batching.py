@@ -250,11 +250,17 @@ class Batch:
     inputs: dict[str, Tensor | None]
     targets: Tensor
     indices: np.ndarray
+    counts: tuple[int, int] | None = None
+    """Numbers of targets and of tokens, counted before the batch was moved to another device."""
 
     def to(self, device: torch.device) -> Self:
-        inputs = {name: None if x is None else x.to(device) for name, x in self.inputs.items()}
+        """Move the batch to a device. Copies to a GPU are asynchronous, from pinned memory."""
+        if device.type == "cpu":
+            return self
+        counts = self.target_count(), self.token_count()
+        inputs = {name: None if x is None else _moved(x, device) for name, x in self.inputs.items()}
         targets = self.targets.float() if self._is_too_wide_for(device) else self.targets
-        return replace(self, inputs=inputs, targets=targets.to(device))
+        return replace(self, inputs=inputs, targets=_moved(targets, device), counts=counts)
 
     def _is_too_wide_for(self, device: torch.device) -> bool:
         """Return True for float64 targets and a device without float64. `RegressionHead` checks the range."""
@@ -262,16 +268,25 @@ class Batch:
 
     def target_count(self) -> int:
         """Return the number of target tokens, not counting padding."""
+        if self.counts is not None:
+            return self.counts[0]
         if self.targets.is_floating_point():
             return self.targets.numel()
         return int((self.targets != IGNORED).sum())
 
     def token_count(self) -> int:
         """Return the number of input and decoder tokens without padding, as used to measure throughput."""
+        if self.counts is not None:
+            return self.counts[1]
         tokens, attention_mask = self.inputs["tokens"], self.inputs.get("mask")
         assert tokens is not None
         read = tokens.numel() if attention_mask is None else int(attention_mask.sum())
         return read + (self.target_count() if "target" in self.inputs else 0)
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    pinned = tensor.pin_memory() if device.type == "cuda" and torch.cuda.is_available() else tensor
+    return pinned.to(device, non_blocking=True)
 
 
 def pad(rows: Sequences, padding: int = 0) -> tuple[Tensor, Tensor | None]:

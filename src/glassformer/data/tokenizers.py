@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import accumulate, chain, groupby, islice, pairwise
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -260,7 +260,12 @@ class Tokenizer:
                 f"this tokenizer cannot tokenize the text: {error}",
                 hint="use one whose vocabulary has an unknown token",
             ) from None
-        return [self._outer_ids[np.array(encoding.ids, dtype=np.int64)] for encoding in found]
+        # One conversion for all texts: one per text would take a third of the time of the tokenizer itself.
+        ids = [encoding.ids for encoding in found]
+        lengths = list(map(len, ids))
+        flat = self._outer_ids[np.fromiter(chain.from_iterable(ids), dtype=np.int64, count=sum(lengths))]
+        ends = list(accumulate(lengths, initial=0))
+        return [flat[start:end] for start, end in pairwise(ends)]
 
     def encode_continuation(self, text: str) -> np.ndarray:
         """Convert a text that continues another one to ids: no space is added before it."""

@@ -33,7 +33,8 @@ from glassformer.training.distributed import ProcessGroup, SharedStore
 from glassformer.training.events import TensorBoardMirror
 from glassformer.training.precision import PrecisionChoice
 from glassformer.training.progress import Reporter
-from glassformer.training.trainer import Interrupted, StopSignals, Trainer, TrainingContext, TrainingState
+from glassformer.training.state import TrainingState
+from glassformer.training.trainer import Interrupted, StopSignals, Trainer, TrainingContext
 
 if TYPE_CHECKING:
     from glassformer.runs.transfer import TransferReport

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import compress, islice
 from pathlib import Path
@@ -34,7 +35,7 @@ from glassformer.models.task_types import TaskType
 from glassformer.tasks.base import Inputs, Piece, Task, TaskConfig, Word, mark_piece
 
 SPLITS = ("train", "validation", "test")
-TEXTS_PER_BLOCK = 256
+TEXTS_PER_BLOCK = 512
 RECORDS_PER_BLOCK = 1 << 16
 MIN_WORDS_PER_LINE = 5
 """Minimum number of words for a line to be compared between splits. Shorter lines repeat by chance."""
@@ -404,15 +405,27 @@ Arrange = Callable[[Sequence[Encoded], Counter[str]], tuple[np.ndarray, ...] | N
 def _encoded(
     examples: Iterable[tuple[str, ...]], tokenizers: Sequence[Tokenizer]
 ) -> Iterator[tuple[Encoded, ...]]:
-    """Tokenise examples in blocks; yield, for each example, one pair (text, tokens) per column."""
-    source = iter(examples)
-    while block := list(islice(source, TEXTS_PER_BLOCK)):
+    """Tokenise examples in blocks; yield, for each example, one pair (text, tokens) per column.
+
+    A thread tokenises the next block while the caller processes the examples of this one.
+    """
+
+    def encode(block: Sequence[tuple[str, ...]]) -> list[list[Encoded]]:
         columns = list(zip(*block, strict=True))
-        sides = [
+        return [
             list(zip(column, tokenizer.encode_all(column), strict=True))
             for column, tokenizer in zip(columns, tokenizers, strict=True)
         ]
-        yield from zip(*sides, strict=True)
+
+    source = iter(examples)
+    with ThreadPoolExecutor(1, "tokenizer") as thread:
+        waiting: Future[list[list[Encoded]]] | None = None
+        while block := list(islice(source, TEXTS_PER_BLOCK)):
+            done, waiting = waiting, thread.submit(encode, block)
+            if done is not None:
+                yield from zip(*done.result(), strict=True)
+        if waiting is not None:
+            yield from zip(*waiting.result(), strict=True)
 
 
 def _count_tokens(tokens: np.ndarray, tokenizer: Tokenizer, facts: dict[str, int]) -> None:
@@ -618,12 +631,12 @@ class Corpus:
         return store["tokens"], store.facts["characters"]
 
     def _encode(self, tokenizer: Tokenizer, facts: dict[str, int]) -> Iterator[tuple[np.ndarray]]:
+        begin, end = np.array([tokenizer.begin]), np.array([tokenizer.end])
         for number, ((text, tokens),) in enumerate(_encoded(((text,) for text in self), [tokenizer])):
             facts["characters"] += len(text) if self.is_running else len(text) + 1
             if self.is_running and number == 0:
                 facts["characters"] -= len(tokenizer.decode(tokens[:1]))
             _count_tokens(tokens, tokenizer, facts)
-            begin, end = [tokenizer.begin], [tokenizer.end]
             yield (tokens if self.is_running else np.concatenate([begin, tokens, end]),)
 
 

@@ -131,6 +131,11 @@ class TrainingConfig(Node):
     device: str = Field(
         "auto", description="auto, cpu, cuda, cuda:1 or mps; auto prefers cuda, then mps, then cpu"
     )
+    compile: bool = Field(
+        False,
+        description="compile the blocks with torch.compile in the first step (a minute or so); on a CPU this"
+        " needs a C++ compiler",
+    )
     parallel: ParallelConfig = Field(
         DDPConfig(), description="strategy for training with several processes (--processes, torchrun)"
     )

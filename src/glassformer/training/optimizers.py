@@ -427,6 +427,7 @@ class Muon(torch.optim.Optimizer):
             state["steps"] = torch.zeros(())
             state["mean"] = torch.zeros_like(parameter)
             state["mean_square"] = torch.zeros_like(parameter)
+        state["steps"] = state["steps"].cpu()  # a checkpoint is restored to the device of the parameter
         state["steps"] += 1
         steps = int(state["steps"])
         gradient = parameter.grad

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 from glassformer.blocks.attention import MultiHeadAttention
 from glassformer.blocks.dropout import Dropout, drawing_from
 from glassformer.blocks.heads import LossOutput
-from glassformer.blocks.layers import DecoderBlock
+from glassformer.blocks.layers import DecoderBlock, EncoderBlock
 from glassformer.core.errors import user_error
 from glassformer.core.registry import Kind, register
 from glassformer.core.system import ThreadPool, threads_set_to
@@ -23,13 +25,16 @@ from glassformer.data.batching import Batch
 from glassformer.generation.cpu import is_local
 from glassformer.models.base import Model
 from glassformer.training.distributed import ProcessGroup
-from glassformer.training.mixed_precision import make_precision
+from glassformer.training.mixed_precision import BF16Products, make_precision
 
 if TYPE_CHECKING:
     from glassformer.training.config import TrainingConfig
 
-BatchLoss = tuple[float, int]
-"""Sum of the losses of a micro-batch, and number of its targets that were predicted correctly."""
+BatchLoss = tuple[Tensor, Tensor]
+"""Sum of the losses of a micro-batch, and number of its targets that were predicted correctly.
+
+They stay on the device, because reading them would make the host wait.
+"""
 
 
 class IdleBatch(Batch):
@@ -42,6 +47,34 @@ class IdleBatch(Batch):
         return 0
 
 
+class CompiledBlocks:
+    """Context in which the blocks of a model run compiled by `torch.compile`.
+
+    Outside of it, validation and inspection run the plain blocks.
+    """
+
+    def __init__(self, model: Model) -> None:
+        compiler = os.environ.get("CXX", "g++")
+        if next(model.parameters()).device.type == "cpu" and shutil.which(compiler) is None:
+            raise user_error(
+                f"torch.compile needs the C++ compiler {compiler} on a CPU, which is not installed",
+                path="training.compile",
+                value=True,
+                hint="install it, or set training.compile=false",
+            )
+        blocks = [module for module in model.modules() if isinstance(module, (EncoderBlock, DecoderBlock))]
+        # Lengths differ from batch to batch: one compilation serves all of them.
+        self.calls = {block: torch.compile(block._call_impl, dynamic=True) for block in blocks}
+
+    def __enter__(self) -> None:
+        for block, call in self.calls.items():
+            block._compiled_call_impl = call
+
+    def __exit__(self, *exception: object) -> None:
+        for block in self.calls:
+            block._compiled_call_impl = None
+
+
 class SingleProcessStrategy:
     """Strategy that runs micro-batches one after another in one process; base class of all strategies."""
 
@@ -50,6 +83,14 @@ class SingleProcessStrategy:
         self.process_group = process_group
         self.training = training
         self.precision = make_precision(model, training)
+        self.compiled = CompiledBlocks(model) if training.compile else None
+        if self.compiled is not None and isinstance(self.precision, BF16Products):
+            raise user_error(
+                "compiled blocks cannot use products in bf16 on a CPU",
+                path="training.compile",
+                value=True,
+                hint="training.precision=fp32, or training.compile=false",
+            )
 
     def count_micro_batches(self, lengths: np.ndarray) -> int:
         """Return the number of micro-batches to split a batch of examples with these lengths into."""
@@ -61,7 +102,7 @@ class SingleProcessStrategy:
         Gradients add up over the micro-batches. Losses are divided by `count`, the number of targets in
         the whole step, before the backward pass.
         """
-        with self.precision.step():
+        with self.precision.step(), self.compiled or contextlib.nullcontext():
             return self._forward_backward(batches, count)
 
     def _forward_backward(self, batches: Sequence[Batch], count: int) -> list[BatchLoss]:
@@ -74,7 +115,7 @@ class SingleProcessStrategy:
                 if isinstance(batch, IdleBatch):  # a rank without examples has zero weight
                     loss, correct = loss * 0, correct * 0
                 self.backward(loss / count)
-            losses.append((float(loss.detach()), int(correct)))
+            losses.append((loss.detach(), correct))
         return losses
 
     def compute_loss(self, batch: Batch) -> LossOutput:
@@ -88,9 +129,9 @@ class SingleProcessStrategy:
         """Return a context for one micro-batch. Ranks synchronise gradients only if `is_last` is True."""
         return contextlib.nullcontext()
 
-    def clip(self, limit: float) -> float:
+    def clip(self, limit: float) -> Tensor:
         """Clip the gradient to the norm `limit` and return the norm before clipping."""
-        return float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
+        return nn.utils.clip_grad_norm_(self.model.parameters(), limit)
 
     def should_interrupt(self, is_requested: bool) -> bool:
         """Return True if this rank must end the current validation early.
@@ -207,7 +248,7 @@ class ThreadedStrategy(SingleProcessStrategy):
                     loss_output = self.compute_loss(batch)
                 loss = self.precision.scale(loss_output.loss / count)
                 gradients = torch.autograd.grad(loss, trained, allow_unused=True)
-            return (float(loss_output.loss.detach()), int(loss_output.correct)), gradients
+            return (loss_output.loss.detach(), loss_output.correct), gradients
 
         losses = []
         for loss, gradients in self._map(run, list(zip(batches, seeds, strict=True))):
@@ -266,7 +307,9 @@ def make_strategy(
 ) -> SingleProcessStrategy:
     """Build the strategy: threaded or sequential for one process, else the one of `training.parallel`."""
     if process_group.world_size == 1:
-        strategy = ThreadedStrategy if supports_threads(model) else SingleProcessStrategy
+        # Compiled dropout draws from the generator of the process, which threads would share.
+        is_threaded = supports_threads(model) and not training.compile
+        strategy = ThreadedStrategy if is_threaded else SingleProcessStrategy
         return strategy(model, process_group, training)
     device = next(model.parameters()).device
     if device.type not in ("cpu", "cuda"):
@@ -385,12 +428,12 @@ class FSDPStrategy(SingleProcessStrategy):
         self.model.set_requires_gradient_sync(is_last)  # type: ignore[operator]
         return contextlib.nullcontext()
 
-    def clip(self, limit: float) -> float:
+    def clip(self, limit: float) -> Tensor:
         gradients = (p.grad for p in self.model.parameters() if p.grad is not None)
         norm = _full_tensor(nn.utils.get_total_norm(gradients))
         if math.isfinite(limit):
             nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
-        return float(norm)
+        return norm
 
     def should_interrupt(self, is_requested: bool) -> bool:
         """Return True on all ranks if one requests a stop, because a rank cannot go on without the others."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import hashlib
 import math
 import signal
@@ -17,7 +16,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from glassformer.blocks.layers import Residual
 from glassformer.core.errors import UserError, is_out_of_memory, user_error
@@ -38,102 +37,8 @@ from glassformer.training.distributed import ProcessGroup
 from glassformer.training.events import EventLog
 from glassformer.training.optimizers import Freezing, scale_learning_rates
 from glassformer.training.progress import Reporter
+from glassformer.training.state import StepOutcome, TrainingState, Window, random_tensors, restore_random
 from glassformer.training.strategies import IdleBatch, make_strategy
-
-RECENT_LOSSES = 64
-"""Number of recent step losses whose 90th percentile the divergence guard compares a new loss with."""
-
-
-@dataclass
-class Window:
-    """Loss, counts and seconds summed over the steps since the last `step` event in the event log."""
-
-    loss: float = 0.0
-    correct: int = 0
-    count: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-
-    def add(self, loss: float, correct: int, count: int, tokens: int, seconds: float) -> None:
-        self.loss += loss
-        self.correct += correct
-        self.count += count
-        self.tokens += tokens
-        self.seconds += seconds
-
-
-@dataclass
-class TrainingState:
-    """Counters and metrics of a run, saved as JSON in each checkpoint."""
-
-    step: int = 0
-    epoch: int = 0
-    steps_in_epoch: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    """Seconds spent in training steps alone, from which tokens per second are computed."""
-    elapsed: float = 0.0
-    """Seconds spent in steps, validations and saves. `training.max_minutes` limits this time."""
-    best: float | None = None
-    best_loss: float | None = None
-    """Loss of the best validation. It breaks the tie if two validations have the same primary metric."""
-    best_step: int | None = None
-    validations_without_best: int = 0
-    consecutive_targets: int = 0
-    """Number of consecutive validations that reached `training.stopping.target`."""
-    last_metrics: dict[str, float] = field(default_factory=dict)
-    last_validation: int = 0
-    rollbacks: int = 0
-    lr_factor: float = 1.0
-    """Learning-rate factor: 1 at first, halved at each roll-back to a checkpoint after a divergence."""
-    first_loss: float | None = None
-    recent_losses: list[float] = field(default_factory=list)
-    order: str = ""
-    """Running SHA-256 of the indices of all training examples so far, in the order they were used."""
-    window: Window = field(default_factory=Window)
-    ended: str = ""
-    """Reason why training ended, such as `max_steps`. Empty until training has ended."""
-
-    def record_loss(self, loss: float) -> None:
-        if self.first_loss is None:
-            self.first_loss = loss
-        self.recent_losses = [*self.recent_losses, loss][-RECENT_LOSSES:]
-
-    def typical_loss(self) -> float | None:
-        """Return the 90th percentile of the recent losses, or a fifth of the first loss if that is higher.
-
-        The percentile follows the noise of the losses: small batches and high dropout have hard batches whose
-        loss is many times the median. Without the lower limit, one bad batch of a well-trained model would
-        count as a loss spike. Before step 1, return None.
-        """
-        if self.first_loss is None:
-            return None
-        index = math.ceil(0.9 * len(self.recent_losses)) - 1
-        return max(sorted(self.recent_losses)[index], 0.2 * self.first_loss)
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        return cls(**{**values, "window": Window(**values["window"])})
-
-
-def random_tensors() -> dict[str, Tensor]:
-    """Return the states of PyTorch's CPU and CUDA random-number generators, by device name."""
-    states = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
-    return states
-
-
-def restore_random(tensors: Mapping[str, Tensor]) -> None:
-    """Restore the states of PyTorch's random-number generators. A state that is missing stays unchanged."""
-    if "cpu" in tensors:
-        torch.set_rng_state(tensors["cpu"])
-    if "cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["cuda"])
-
 
 # ---------------------------------------------------------------- services
 
@@ -272,6 +177,8 @@ class Trainer:
         self._save_timer = SaveTimer(config.save_minutes, self._checkpoint_bytes())
         self._clock = time.perf_counter()
         self._gradient_norm = 0.0
+        self._unread: list[StepOutcome] = []
+        self._reads_each_step = self.device.type in ("cpu", "mps")
 
     @property
     def eval_model(self) -> Model:
@@ -384,28 +291,48 @@ class Trainer:
         return batch_type(batch.inputs, batch.targets, indices).to(self.device)
 
     def step(self, batches: list[Batch]) -> None:
-        """Run one optimizer step on these micro-batches; raise Diverged on a NaN or spiking loss."""
+        """Run one optimizer step on these micro-batches; raise Diverged on a NaN or spiking loss.
+
+        On a CPU the loss is checked before the weights change. A GPU must not wait for the host: losses are
+        read at each logged step, and before a validation or a checkpoint.
+        """
         started = time.perf_counter()
         state, number = self.state, self.state.step + 1
         self._unfreeze(number)
         count, tokens = map(int, self._sums((b.target_count(), b.token_count()) for b in batches))
         self.optimizer.zero_grad(set_to_none=True)
         divisor = max(count, 1)
-        loss, correct = self._sums(self.strategy.forward_backward(batches, divisor))
+        losses = self.strategy.forward_backward(batches, divisor)
         self.strategy.precision.unscale(self.optimizer)
         norm = self.strategy.clip(self.config.gradient_clip_norm or math.inf)
-        self._check_divergence(number, loss / divisor, norm, batches)
+        self._unread.append(StepOutcome(number, losses, norm, count, [batch.indices for batch in batches]))
+        if self._reads_each_step:
+            self.read_losses()
         self._update(number)
-
         state.step = number
-        state.record_loss(loss / divisor)
         for batch in batches:
             state.order = hashlib.sha256(state.order.encode() + batch.indices.tobytes()).hexdigest()
+        if number % self.config.log_every == 0:
+            self.read_losses()
         seconds = time.perf_counter() - started
         state.tokens, state.seconds = state.tokens + tokens, state.seconds + seconds
-        state.window.add(loss, int(correct), count, tokens, seconds)
-        self._gradient_norm = norm
+        state.window.tokens, state.window.seconds = (
+            state.window.tokens + tokens,
+            state.window.seconds + seconds,
+        )
         self._advance_epoch()
+
+    def read_losses(self) -> None:
+        """Wait for the losses of all steps that have not been read; raise Diverged on a NaN or a spike."""
+        unread, self._unread = self._unread, []
+        for outcome in unread:
+            own_loss, own_correct, norm = outcome.read()
+            loss, correct = self._sums([(own_loss, own_correct)])
+            mean = loss / max(outcome.count, 1)
+            self._check_divergence(outcome.step, mean, norm, outcome.indices)
+            self.state.record_loss(mean)
+            self.state.window.add(loss, int(correct), outcome.count)
+            self._gradient_norm = norm
 
     def _unfreeze(self, step: int) -> None:
         self.freezing.apply(step)
@@ -421,7 +348,7 @@ class Trainer:
         """Add up pairs of numbers, one pair per micro-batch, over all ranks. Return the two sums."""
         return self.process_group.sum(*(sum(column) for column in zip(*pairs, strict=True)))
 
-    def _check_divergence(self, step: int, loss: float, norm: float, batches: list[Batch]) -> None:
+    def _check_divergence(self, step: int, loss: float, norm: float, indices: list[np.ndarray]) -> None:
         """Raise Diverged if the loss or the gradient norm is not finite, or if the loss spikes."""
         typical, spike_factor = self.state.typical_loss(), self.config.divergence.spike_factor
         if not math.isfinite(loss):
@@ -432,7 +359,7 @@ class Trainer:
             reason = f"the loss jumped from about {typical:.4g} to {loss:.4g}"
         else:
             return
-        raise Diverged(step, reason, [int(index) for batch in batches for index in batch.indices])
+        raise Diverged(step, reason, [int(index) for part in indices for index in part])
 
     def _update(self, number: int) -> None:
         learning_rate = self.learning_rate(number)
@@ -467,6 +394,7 @@ class Trainer:
 
     def validate(self, *, can_interrupt: bool = True) -> dict[str, float]:
         """Evaluate on the validation split and return its metrics; raise Interrupted on a stop request."""
+        self.read_losses()
 
         def progress(what: str, done: int, total: int) -> None:
             if can_interrupt and self.strategy.should_interrupt(self.context.stop_requested()):
@@ -590,6 +518,7 @@ class Trainer:
         `is_extra` marks a checkpoint that the timer or a stop request caused. Averaging and roll-back ignore
         such checkpoints, so that results do not depend on the clock.
         """
+        self.read_losses()
         name = checkpoint_name(self.state.step, self.state.rollbacks, is_extra=is_extra)
         if self.context.store is None or self._saved == name:
             return
@@ -624,6 +553,7 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore weights, optimizer, random-number generators, counters and event log from a checkpoint."""
         store, report = self.context.store, self.context.reporter.info
+        self._unread = []
         try:
             self.strategy.load(self.model, checkpoint.tensors["model"])
             self.strategy.restore_optimizer(self.optimizer, checkpoint.tensors["optimizer"])
