@@ -138,7 +138,11 @@ class Film {
   }
 
   drawLoss() {
-    this.loss.show([{ name: "loss", colour: seriesColour(0), points: this.film.loss }], { cursor: this.checkpoint.step, y: "loss" });
+    const series = [{ name: "loss", colour: seriesColour(0), points: this.film.loss }];
+    // A model that predicts next tokens: an induction head makes the second half of repeated tokens predictable.
+    const repeated = this.film.scores.filter((event) => event.repeated_loss).map((event) => [event.step, event.repeated_loss.second_half]);
+    if (repeated.length) series.push({ name: "repeated tokens", colour: seriesColour(1), points: repeated });
+    this.loss.show(series, { cursor: this.checkpoint.step, y: "loss" });
   }
 
   /** Draw the score of each head for one attention pattern over the training steps, with the chosen head highlighted. */
