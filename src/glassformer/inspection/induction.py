@@ -1,8 +1,8 @@
 """Induction and duplicate-token heads: attention and loss on random tokens that repeat.
 
-A sequence is T distinct random tokens, twice. Only the first half predicts the second: an induction head finds
-the earlier occurrence of the current token and reads the token after it (Olsson et al. 2022). T varies between
-the sequences, so that a head with a fixed distance has no high score.
+A sequence is T distinct random tokens, twice. Only the first half predicts the second: an induction head
+finds the earlier occurrence of the current token and reads the token after it (Olsson et al. 2022). T varies
+between the sequences, so that a head with a fixed distance has no high score.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from glassformer.blocks.heads import IGNORED, ClassHead
 from glassformer.blocks.masks import Mask
 from glassformer.core.errors import ErrorDetail
 from glassformer.data.batching import Batch, generator
-from glassformer.inspection.ablation import Effect, ablate_head, compare
+from glassformer.inspection.ablation import Effect, ablate_heads, compare, mean_outputs
 from glassformer.inspection.examples import ExampleGroup
 from glassformer.inspection.gradients import check_linear
 from glassformer.inspection.maps import Site, Trust
@@ -165,9 +165,10 @@ def ablate_on_repeated(
 ) -> list[dict[str, Any]]:
     """Replace each head's output by its mean; return the change of the loss of both halves, by head."""
     before, found = half_losses(model, groups), []
+    means = mean_outputs(model, groups, heads)
     trust: Trust = "cause"
     for where in heads:
-        with ablate_head(model, where, "mean", groups)():
+        with ablate_heads(model, {where: means[where]})():
             after = half_losses(model, groups)
         metrics = {
             f"{half}_loss": asdict(_effect(before[:, index], after[:, index]))

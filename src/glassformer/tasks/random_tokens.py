@@ -38,8 +38,8 @@ class RandomTokensConfig(SequencesConfig):
     shortest_period: int | None = Field(
         None,
         ge=2,
-        description="target next: the tokens repeat after a random number of tokens between this one and half "
-        "of the length; none: always after half of the length",
+        description="target next: the tokens repeat after a random number of tokens, between this one and "
+        "half of the length; none: always after half of the length",
     )
 
     @property
