@@ -103,9 +103,7 @@ def save(
 LLAMA2C = {"dim": 16, "hidden": 24, "layers": 2, "heads": 4, "kv_heads": 2, "length": 32}
 
 
-def write_llama2c(
-    folder: Path, *, tied: bool = True, seed: int = 0, has_raw_bytes: bool = False
-) -> Path:
+def write_llama2c(folder: Path, *, tied: bool = True, seed: int = 0, has_raw_bytes: bool = False) -> Path:
     """Write a llama2.c file with random weights, and its `tokenizer.bin`.
 
     With `has_raw_bytes`, byte pieces are characters, as in the first versions of llama2.c.

@@ -123,9 +123,14 @@ def _group(
     task: CausalLMTask | Seq2SeqTask, period: int, count: int, rng: np.random.Generator
 ) -> RepeatedTokens:
     ordinary = _ordinary_tokens(task)
-    drawn = np.stack([rng.choice(ordinary, period, replace=False) for _ in range(count)])
+    return repeat_rows(task, np.stack([rng.choice(ordinary, period, replace=False) for _ in range(count)]))
+
+
+def repeat_rows(task: CausalLMTask | Seq2SeqTask, halves: np.ndarray) -> RepeatedTokens:
+    """Return sequences that consist of the rows of `halves` (N, T), each of them twice."""
+    count, period = halves.shape
     prefix = np.tile(np.array(_prefix(task), dtype=np.int64), (count, 1))
-    rows = np.hstack([prefix, drawn, drawn]).astype(np.int64)
+    rows = np.hstack([prefix, halves, halves]).astype(np.int64)
     tokens_BL = torch.from_numpy(rows)
     targets_BL = F.pad(tokens_BL[:, 1:], (0, 1), value=IGNORED)
     inputs: dict[str, Tensor | None] = {"tokens": tokens_BL, "mask": None}

@@ -12,6 +12,7 @@ from glassformer.studies.arithmetic import (
 )
 from glassformer.studies.attention_forms import ATTENTION_FORMS
 from glassformer.studies.inside_arithmetic import INSIDE_ARITHMETIC
+from glassformer.studies.inside_language_model import INSIDE_LANGUAGE_MODEL
 from glassformer.studies.inside_reversal import INSIDE_REVERSAL
 from glassformer.studies.parameter_counts import PARAMETER_COUNTS
 from glassformer.studies.positions import POSITIONS
@@ -36,6 +37,7 @@ _STUDIES: tuple[Study, ...] = (
     TEXT_DEFAULTS,
     INSIDE_ARITHMETIC,
     INSIDE_REVERSAL,
+    INSIDE_LANGUAGE_MODEL,
 )
 STUDIES: dict[str, Study] = {study.name: study for study in _STUDIES}
 

@@ -165,10 +165,9 @@ class InsideReversal(InsideStudy):
         lines += ["## Which heads suffice", "", "![Removal](removal.png)", ""]
         for each in document["inside"]:
             smallest = each["smallest"]
-            lines.append(
-                f"- {each['setting']}, seed {each['seed']}: {', '.join(smallest['heads']) or 'no head'} keep an"
-                f" exact match of {smallest['exact_match']:.3f}."
-            )
+            heads = ", ".join(smallest["heads"]) or "no head"
+            exact = f"an exact match of {smallest['exact_match']:.3f}"
+            lines.append(f"- {each['setting']}, seed {each['seed']}: {heads} keep {exact}.")
         return [*lines, ""]
 
 
