@@ -48,7 +48,7 @@ def _show(document: dict[str, Any], output: Output) -> None:
     if "site" in repeated:
         output.show_table(_repeated_table(repeated, document))
         output.print(_describe_repeated(repeated))
-        shown[repeated["site"]] |= dict.fromkeys(REPEATED)
+        shown[repeated["site"]] |= {name: [] for name in REPEATED}
         has_causes = True
     output.explain_sites(shown, document["explanations"])
     output.print(f"fact: {MEANING['fact']}")

@@ -77,9 +77,9 @@ class InsideStudy(RecipeStudy):
         lines = table_head("number", "mean", "95 % interval", "each seed")
         for row in document["rows"]:
             interval = row["interval"]
-            between = "" if interval is None else f"{interval[0]:.3g} … {interval[1]:.3g}"
-            each = " ".join(f"{value:.3g}" for value in row["values"]) if len(row["values"]) > 1 else ""
-            lines.append(table_row([row["setting"], f"{row['ours']:.3g}", between, each]))
+            between = "" if interval is None else " … ".join(map(_shown, interval))
+            each = " ".join(map(_shown, row["values"])) if len(row["values"]) > 1 else ""
+            lines.append(table_row([row["setting"], _shown(row["ours"]), between, each]))
         return lines
 
     def markdown(self, document: Mapping[str, Any]) -> str:
@@ -93,6 +93,11 @@ class InsideStudy(RecipeStudy):
             about += ", with 95 % intervals of the mean (Student's t)"
         lines += [*self.table(document), "", f"{about}.", ""]
         return "\n".join([*lines, *self.sections(document)])
+
+
+def _shown(value: float) -> str:
+    """Return a number with three digits, without an exponent for values that are zero but for rounding."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{round(value, 4) + 0.0:.3g}"
 
 
 def rows_of(found: Sequence[Mapping[str, Any]]) -> list[Row]:

@@ -140,7 +140,7 @@ class InsideArithmetic(InsideStudy):
         steps = curves.pop("step")
         appears = {name: first_step(steps, values) for name, values in curves.items()}
         layers_out = without_layer(model, choosing, measuring)
-        numbers: dict[str, float | None] = head_set_numbers(smallest)
+        numbers: dict[str, float | None] = {**head_set_numbers(smallest)}
         for site, accuracies in layers_out.items():
             for output in ("tens", "ones"):
                 key = f"{output} digit right without the heads of {site}"
