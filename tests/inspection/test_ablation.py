@@ -24,7 +24,7 @@ from glassformer.inspection.ablation import (
     compare,
     edge_effects,
     head_effects,
-    mean_output,
+    mean_outputs,
     measure_examples,
     show_output,
     token_effects,
@@ -163,7 +163,7 @@ def test_the_mean_of_a_head_is_the_mean_of_what_it_mixes(built: dict[str, tuple[
     finally:
         attention.kernel = kernel
     expected = torch.cat(seen).double().mean(0)
-    torch.testing.assert_close(mean_output(model, where, groups), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(mean_outputs(model, groups, [where])[where], expected, rtol=1e-4, atol=1e-6)
 
 
 # ---------------------------------------------------------------- an edge

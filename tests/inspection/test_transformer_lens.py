@@ -1,4 +1,4 @@
-"""Patching and direct logit attribution beside TransformerLens, on a model exported to Hugging Face."""
+"""Patching, logit attribution and induction scores beside TransformerLens, on an exported model."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch
 
 from glassformer.inspection.contrast import contrast_inputs
 from glassformer.inspection.gradients import ask, logit_parts
+from glassformer.inspection.heads import average_heads
+from glassformer.inspection.induction import DUPLICATE, INDUCTION, repeat_rows, repeated_tokens
 from glassformer.inspection.patching import find_twin, patch
 from glassformer.runs.run import Run
 
@@ -76,3 +78,36 @@ def test_the_parts_of_a_logit_difference_are_equal(pair: tuple[Run, Any]) -> Non
         heads = sum(value for name, value in found.parts.items() if name.startswith(f"encoder.{layer}.heads"))
         part = (cache[f"blocks.{layer}.hook_attn_out"][0, -1] / scale * norm.weight) @ direction
         assert heads == pytest.approx(float(part.detach()), abs=1e-4)
+
+
+def test_the_effects_of_patching_heads_are_equal(pair: tuple[Run, Any]) -> None:
+    run, bridge = pair
+    patching = pytest.importorskip("transformer_lens.patching")
+    tokens = np.asarray(run.task.splits["test"].inputs[0]).astype(np.int64)[:8]
+    twin = find_twin(run.model, run.task, tokens, "test")
+    found = patch(run.model, run.task, tokens, twin, ["encoder.*.heads"])
+    contrast = contrast_inputs(run.model, run.task, tokens, twin).contrast
+    clean, corrupted = (torch.from_numpy(each)[None] for each in (tokens, twin))
+    _, cache = bridge.run_with_cache(clean)
+    theirs = patching.get_act_patch_attn_head_out_all_pos(
+        bridge, corrupted, cache, lambda logits: contrast.value(logits).squeeze()
+    )
+    effects = (theirs.detach().numpy() - found.corrupted) / (found.clean - found.corrupted)
+    np.testing.assert_allclose([site.effects for site in found.sites], effects, atol=1e-4)
+
+
+def test_induction_scores_equal_those_of_the_head_detector(
+    pair: tuple[Run, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, bridge = pair
+    detector = pytest.importorskip("transformer_lens.head_detector")
+    (group, *_) = repeated_tokens(run.task, 3)
+    for row in group.inputs:
+        tokens = torch.from_numpy(row)[None]
+        monkeypatch.setattr(bridge, "to_tokens", lambda text, tokens=tokens: tokens)
+        half = row[group.start : group.start + group.period]
+        (ours,) = average_heads(run.model, run.task, [repeat_rows(run.task, half[None])]).values()
+        for name, pattern in (("induction_head", INDUCTION), ("duplicate_token_head", DUPLICATE)):
+            # Their mean is over all rows, ours over those that have such a cell.
+            found = detector.detect_head(bridge, "", name, error_measure="mul") * len(row) / group.period
+            np.testing.assert_allclose(ours.patterns[pattern].mass.mean, found, atol=1e-5)

@@ -103,8 +103,11 @@ def save(
 LLAMA2C = {"dim": 16, "hidden": 24, "layers": 2, "heads": 4, "kv_heads": 2, "length": 32}
 
 
-def write_llama2c(folder: Path, *, tied: bool = True, seed: int = 0) -> Path:
-    """Write a llama2.c file with random weights, and its `tokenizer.bin`."""
+def write_llama2c(folder: Path, *, tied: bool = True, seed: int = 0, has_raw_bytes: bool = False) -> Path:
+    """Write a llama2.c file with random weights, and its `tokenizer.bin`.
+
+    With `has_raw_bytes`, byte pieces are characters, as in the first versions of llama2.c.
+    """
     pieces, scores, _ = llama_pieces()
     dim, hidden, layers, heads, kv_heads, length = LLAMA2C.values()
     random = np.random.default_rng(seed)
@@ -121,6 +124,8 @@ def write_llama2c(folder: Path, *, tied: bool = True, seed: int = 0) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tiny.bin").write_bytes(header + numbers.tobytes())
     texts = ["<unk>", "\n<s>\n", "\n</s>\n", *(piece.replace("▁", " ") for piece in pieces[3:])]
+    if has_raw_bytes:
+        texts = [chr(int(text[3:5], 16)) if text.startswith("<0x") else text for text in texts]
     entries = [
         struct.pack("<fi", score, len(text.encode())) + text.encode()
         for text, score in zip(texts, scores, strict=True)

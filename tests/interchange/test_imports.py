@@ -396,6 +396,15 @@ def test_a_run_that_is_moved_finds_its_texts(tmp_path: Path, monkeypatch: pytest
     assert moved.heads(examples=2)["split"] == "test"
 
 
+def test_a_llama2c_tokenizer_may_have_bytes_as_characters(tmp_path: Path) -> None:
+    """As the first versions of llama2.c wrote them: the byte pieces look like pieces that also exist."""
+    named = import_model(write_llama2c(tmp_path / "named"), tmp_path / "run")
+    raw = import_model(write_llama2c(tmp_path / "raw", has_raw_bytes=True), tmp_path / "other")
+    text = "once\tupon é\n"
+    assert raw.task.parse(text).tolist() == named.task.parse(text).tolist()
+    assert raw.generate("once", 8, temperature=0) == named.generate("once", 8, temperature=0)
+
+
 def test_transformers_is_not_needed(tmp_path: Path) -> None:
     path = write_llama2c(tmp_path / "source")
     code = (

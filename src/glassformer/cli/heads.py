@@ -16,6 +16,9 @@ EXAMPLES = (
     "glassformer heads runs/arithmetic-1 --ablate --examples 32  # also what happens without each head",
 )
 
+REPEATED = ("induction", "duplicate token")
+"""Patterns that are measured on random tokens that repeat, and have a table of their own."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
@@ -40,17 +43,28 @@ def _show(document: dict[str, Any], output: Output) -> None:
     output.print(f"{document['run']} · {document['checkpoint']}, {about}")
     for site, averages in document["sites"].items():
         output.show_table(_table(site, averages, document["untrained"][site]))
+    repeated, has_causes = document["repeated"], bool(document["ablated"])
     shown = {site: _columns(averages) for site, averages in document["sites"].items()}
+    if "site" in repeated:
+        output.show_table(_repeated_table(repeated, document))
+        output.print(_describe_repeated(repeated))
+        shown[repeated["site"]] |= {name: [] for name in REPEATED}
+        has_causes = True
     output.explain_sites(shown, document["explanations"])
     output.print(f"fact: {MEANING['fact']}")
     if document["ablated"]:
         output.show_table(_effects_table(document["ablated"]))
+    if has_causes:
         output.print(f"cause: {MEANING['cause']}")
 
 
 def _columns(averages: dict[str, Any]) -> dict[str, list[list[float | None]]]:
     """Return the columns of the table: name to the mean of one statistic for each layer and head."""
-    patterns = {name: pattern["mass"]["mean"] for name, pattern in averages["patterns"].items()}
+    patterns = {
+        name: pattern["mass"]["mean"]
+        for name, pattern in averages["patterns"].items()
+        if name not in REPEATED
+    }
     names = ("entropy", "distance", "value_share")
     return patterns | {name.replace("_", " "): averages[name]["mean"] for name in names}
 
@@ -68,6 +82,43 @@ def _table(site: str, averages: dict[str, Any], control: dict[str, Any]) -> Tabl
             before = [f"({three_decimals(column[layer][head])})" for column in untrained.values()]
             table.add_row("", *before, style="dim")
     return table
+
+
+def _repeated_table(repeated: dict[str, Any], document: dict[str, Any]) -> Table:
+    """Return the scores of induction and duplicate-token heads, with the effect of each head on the loss."""
+    site = repeated["site"]
+    trained, untrained = (document[key][site]["patterns"] for key in ("sites", "untrained"))
+    columns = ("layer: head", *REPEATED, "copying", "second half", "first half")
+    title = f"{site}: random tokens that repeat; scores (untrained), and change of the loss without the head"
+    table = plain_table(title, columns)
+    for row in repeated["ablated"]:
+        layer, head = row["layer"], row["head"]
+        cells = []
+        for name in REPEATED:
+            own, other = (of[name]["mass"]["mean"][layer][head] for of in (trained, untrained))
+            cells.append(f"{three_decimals(own)} ({three_decimals(other)})")
+        cells.append("" if repeated["copying"] is None else f"{repeated['copying'][layer][head]:+.2f}")
+        for half in ("second_half_loss", "first_half_loss"):
+            effect = row["metrics"][half]
+            low, high = effect["interval"]
+            cells.append(f"{effect['change']:+.3f}\n{low:+.3f} to {high:+.3f}")
+        table.add_row(f"{layer}:{head}", *cells)
+    return table
+
+
+def _describe_repeated(repeated: dict[str, Any]) -> str:
+    losses, before = repeated["loss"], repeated["untrained_loss"]
+    periods = ", ".join(map(str, repeated["periods"]))
+    return (
+        f"loss of the first half {losses['first_half']:.3f}, of the second half {losses['second_half']:.3f};"
+        f" untrained {before['first_half']:.3f} and {before['second_half']:.3f}"
+        f" ({repeated['sequences']} sequences of {periods} random tokens, twice)"
+        + (
+            ""
+            if repeated["copying"] is None
+            else "\ncopying: from +1, raises the token it reads, to -1, lowers it"
+        )
+    )
 
 
 def _effects_table(rows: list[dict[str, Any]]) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from glassformer.blocks import reference
-from glassformer.blocks.attention import Kernel, explicit_scores
+from glassformer.blocks.attention import Kernel, MultiHeadAttention, explicit_scores
 from glassformer.blocks.masks import Mask
 from glassformer.core.errors import ErrorDetail
 from glassformer.data.batching import Batch
@@ -56,16 +56,30 @@ def ablate_head(model: Model, where: HeadId, ablation: Ablation, groups: Sequenc
     """
     if ablation not in ABLATIONS:
         raise ErrorDetail("no such ablation", path="ablation", value=ablation, allowed=list(ABLATIONS))
-    attention = attention_at(model, where)
-    constant_K = mean_output(model, where, groups) if ablation == "mean" else torch.tensor(0.0)
+    attention_at(model, where)
+    constant_K = mean_outputs(model, groups, [where])[where] if ablation == "mean" else torch.tensor(0.0)
+    return ablate_heads(model, {where: constant_K})
 
-    def replace_head(mixed_BHLK: Tensor) -> Tensor:
-        mixed_BHLK = mixed_BHLK.clone()
-        mixed_BHLK[:, where.head] = constant_K.to(mixed_BHLK)
-        return mixed_BHLK
 
-    kernel = _then(attention.kernel, replace_head)
-    return lambda: swap_kernels(model, {attention: kernel})
+def ablate_heads(model: Model, constants: Mapping[HeadId, Tensor]) -> Change:
+    """Return an ablation that replaces the output of several heads by a constant (K) each."""
+    by_attention: dict[MultiHeadAttention, dict[int, Tensor]] = {}
+    for where, constant_K in constants.items():
+        by_attention.setdefault(attention_at(model, where), {})[where.head] = constant_K
+
+    def replaced(found: Mapping[int, Tensor]) -> Callable[[Tensor], Tensor]:
+        def replace_heads(mixed_BHLK: Tensor) -> Tensor:
+            mixed_BHLK = mixed_BHLK.clone()
+            for head, constant_K in found.items():
+                mixed_BHLK[:, head] = constant_K.to(mixed_BHLK)
+            return mixed_BHLK
+
+        return replace_heads
+
+    kernels = {
+        attention: _then(attention.kernel, replaced(found)) for attention, found in by_attention.items()
+    }
+    return lambda: swap_kernels(model, kernels)
 
 
 def _then(inner: Kernel, change: Callable[[Tensor], Tensor]) -> Kernel:
@@ -79,22 +93,39 @@ def _then(inner: Kernel, change: Callable[[Tensor], Tensor]) -> Kernel:
     return kernel
 
 
-def mean_output(model: Model, where: HeadId, groups: Sequence[ExampleGroup]) -> Tensor:
-    """Return a head's output before the output projection (K), averaged over all tokens of all examples."""
-    attention = attention_at(model, where)
-    device = next(model.parameters()).device
-    sums_K, count = torch.zeros(attention.head_dim, dtype=torch.float64), 0
+def all_heads(model: Model) -> list[HeadId]:
+    """Return every attention head of a model, in the order of its sites and layers."""
+    return [
+        HeadId(site, layer, head)
+        for site, modules in layers(model).items()
+        for layer, attention in enumerate(modules)
+        for head in range(attention.num_heads)
+    ]
 
-    def add(mixed_BHLK: Tensor) -> Tensor:
-        nonlocal sums_K, count
-        sums_K = sums_K + mixed_BHLK[:, where.head].double().sum((0, 1)).cpu()
-        count += mixed_BHLK.shape[0] * mixed_BHLK.shape[2]
-        return mixed_BHLK
 
-    with torch.inference_mode(), swap_kernels(model, {attention: _then(attention.kernel, add)}):
+def mean_outputs(
+    model: Model, groups: Sequence[ExampleGroup], heads: Sequence[HeadId]
+) -> dict[HeadId, Tensor]:
+    """Return each head's output before the output projection (K), averaged over all tokens of `groups`."""
+    device, wanted = next(model.parameters()).device, {attention_at(model, where) for where in heads}
+    sums_HK: dict[MultiHeadAttention, Tensor] = {}
+    counts = dict.fromkeys(wanted, 0)
+
+    def adder(attention: MultiHeadAttention) -> Callable[[Tensor], Tensor]:
+        def add(mixed_BHLK: Tensor) -> Tensor:
+            total_HK = mixed_BHLK.double().sum((0, 2)).cpu()
+            sums_HK[attention] = sums_HK[attention] + total_HK if attention in sums_HK else total_HK
+            counts[attention] += mixed_BHLK.shape[0] * mixed_BHLK.shape[2]
+            return mixed_BHLK
+
+        return add
+
+    kernels = {attention: _then(attention.kernel, adder(attention)) for attention in wanted}
+    with torch.inference_mode(), swap_kernels(model, kernels):
         for group in groups:
             model.hidden(**group.batch.to(device).inputs)
-    return sums_K / max(count, 1)
+    found = {where: attention_at(model, where) for where in heads}
+    return {where: sums_HK[each][where.head] / max(counts[each], 1) for where, each in found.items()}
 
 
 def ablate_edge(model: Model, edge: Edge, *, renormalise: bool = True) -> Change:
@@ -351,15 +382,12 @@ def ablate_each_head(
     """Ablate each head in turn; return one JSON-serialisable dict per head with the effect on the metrics."""
     before = measure_examples(model, task, groups, decoding)
     found = []
-    for site, modules in layers(model).items():
-        for layer, attention in enumerate(modules):
-            for head in range(attention.num_heads):
-                where = HeadId(site, layer, head)
-                change = ablate_head(model, where, ablation, groups)
-                after = measure_examples(model, task, groups, decoding, change)
-                metrics = {name: asdict(effect) for name, effect in compare(before, after).items()}
-                trust: Trust = "cause"
-                found.append({**asdict(where), "ablation": ablation, "trust": trust, "metrics": metrics})
+    for where in all_heads(model):
+        change = ablate_head(model, where, ablation, groups)
+        after = measure_examples(model, task, groups, decoding, change)
+        metrics = {name: asdict(effect) for name, effect in compare(before, after).items()}
+        trust: Trust = "cause"
+        found.append({**asdict(where), "ablation": ablation, "trust": trust, "metrics": metrics})
     return found
 
 

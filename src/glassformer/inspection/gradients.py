@@ -394,7 +394,7 @@ def logit_parts(
     The scale of the last norm is held fixed. Only pre-norm models with a linear output are sums of parts.
     """
     stack = "decoder" if "decoder.output" in sites(model) else "encoder"
-    norm = _check_linear(model, stack)
+    norm = check_linear(model, stack)
     question = ask(model, task, tokens, output, other)
     with torch.enable_grad(), record(model, [f"{stack}.*"], keeps_graph=True) as tape:
         metric = question.contrast.value(model(**question.inputs)).sum()
@@ -450,7 +450,7 @@ def _frozen(norm: nn.Module, stream_BLD: Tensor, slope_BLD: Tensor) -> Callable[
     return through
 
 
-def _check_linear(model: Model, stack: str) -> nn.Module:
+def check_linear(model: Model, stack: str) -> nn.Module:
     """Return the final norm; raise an ErrorDetail if the logits are not a sum of parts of the stream."""
     module = getattr(model, stack)
     if not isinstance(module.layers[0].attention_residual.after, nn.Identity):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeAlias
 
@@ -17,8 +17,20 @@ from glassformer.blocks.masks import Mask
 from glassformer.core.errors import ErrorDetail
 from glassformer.evaluation.intervals import RESAMPLES, mean_intervals
 from glassformer.inspection.examples import ExampleGroup, group_examples
+from glassformer.inspection.induction import (
+    DUPLICATE,
+    INDUCTION,
+    MOST_ABLATED,
+    RepeatedTokens,
+    ablate_on_repeated,
+    copying,
+    half_losses,
+    mean_losses,
+    repeated_tokens,
+    why_left_out,
+)
 from glassformer.inspection.maps import SITES, Site, Trust
-from glassformer.inspection.record import attentions, layers, swap_kernels, value_norms
+from glassformer.inspection.record import HeadId, attentions, layers, swap_kernels, value_norms
 from glassformer.inspection.statistics import (
     Layout,
     Measured,
@@ -134,16 +146,64 @@ def heads_document(
         return {"layers": layers, "heads": heads, **asdict(averages.map(Average.document))}
 
     models = {"sites": model} | ({} if control is None else {"untrained": control})
-    trust: Trust = "fact"
-    measured = {
-        key: {site: document(averages) for site, averages in average_heads(of, task, groups).items()}
-        for key, of in models.items()
+    reason = why_left_out(task)
+    repeated = [] if reason else repeated_tokens(task)
+    averages = {
+        key: with_repeated(average_heads(of, task, groups), of, task, repeated) for key, of in models.items()
     }
+    trust: Trust = "fact"
     return {
         "trust": trust,
         "examples": sum(len(group.inputs) for group in groups),
-        "explanations": {site: explain(site, task.pattern_explanations) for site in measured["sites"]},
-        **measured,
+        "explanations": {site: explain(site, task.pattern_explanations) for site in averages["sites"]},
+        **{key: {site: document(of) for site, of in found.items()} for key, found in averages.items()},
+        "repeated": {"left_out": reason}
+        if reason
+        else repeated_document(model, control, repeated, averages["sites"]),
+    }
+
+
+def with_repeated(
+    averages: Mapping[Site, SiteAverages],
+    model: Model,
+    task: Task,
+    repeated: Sequence[RepeatedTokens],
+    *,
+    has_intervals: bool = True,
+) -> dict[Site, SiteAverages]:
+    """Return the averages with the scores of induction and duplicate-token heads as further patterns."""
+    found = dict(averages)
+    if repeated:
+        site = repeated[0].site
+        scores = average_heads(model, task, repeated, has_intervals=has_intervals)[site].patterns
+        own = {name: scores[name] for name in (INDUCTION, DUPLICATE)}
+        found[site] = replace(found[site], patterns={**found[site].patterns, **own})
+    return found
+
+
+def repeated_document(
+    model: Model,
+    control: Model | None,
+    repeated: Sequence[RepeatedTokens],
+    averages: Mapping[Site, SiteAverages],
+) -> dict[str, Any]:
+    """Return the losses on repeated random tokens, and what they become without each head, as a dict.
+
+    Only the heads with the highest induction scores are ablated.
+    """
+    site = repeated[0].site
+    score = averages[site].patterns[INDUCTION].mass.mean
+    best = np.argsort(-score, axis=None, kind="stable")[:MOST_ABLATED]
+    heads = [HeadId(site, *map(int, np.unravel_index(index, score.shape))) for index in best]
+    copies = copying(model, repeated)
+    return {
+        "site": site,
+        "sequences": sum(len(group.inputs) for group in repeated),
+        "periods": [group.period for group in repeated],
+        "loss": mean_losses(half_losses(model, repeated)),
+        "untrained_loss": control and mean_losses(half_losses(control, repeated)),
+        "copying": None if copies is None else nested(copies),
+        "ablated": ablate_on_repeated(model, repeated, heads),
     }
 
 
@@ -201,6 +261,11 @@ class HeadProbe:
     def _groups(self) -> list[ExampleGroup]:
         return group_examples(self.task, "validation", self.examples)
 
+    @cached_property
+    def _repeated(self) -> list[RepeatedTokens]:
+        """Sequences that measure induction heads; none if the task's models cannot have them."""
+        return [] if why_left_out(self.task) else repeated_tokens(self.task, self.examples)
+
     def is_due(self, step: int) -> bool:
         """Return True if the heads are measured at this step."""
         return step % self.every == 0
@@ -208,10 +273,14 @@ class HeadProbe:
     def measure(self, model: Model) -> dict[str, Any]:
         """Return the fields of a `head_probe` event as a JSON-serialisable dict.
 
-        `scores[site][pattern][layer][head]` is the share of the head's attention on the pattern.
+        `scores[site][pattern][layer][head]` is the share of the head's attention on the pattern. A model that
+        predicts next tokens also has `repeated_loss`, its losses on repeated random tokens.
         """
         averages = average_heads(model, self.task, self._groups, has_intervals=False)
+        averages = with_repeated(averages, model, self.task, self._repeated, has_intervals=False)
+        losses = {"repeated_loss": mean_losses(half_losses(model, self._repeated))} if self._repeated else {}
         return {
+            **losses,
             "examples": sum(len(group.inputs) for group in self._groups),
             "scores": {
                 site: {name: nested(pattern.mass.mean) for name, pattern in found.patterns.items()}

@@ -323,6 +323,48 @@ def patch_pairs(
     return _mean(results)
 
 
+@dataclass(frozen=True)
+class PairBatch:
+    """Many pairs of inputs of one length with known outputs, which are patched together in one pass."""
+
+    base: Inputs
+    donor: Inputs
+    output: Tensor
+    """Output position of each pair (N)."""
+    answer: Tensor
+    """Token that the donor's output has there (N)."""
+    other: Tensor
+    """Token that the base's output has there (N)."""
+
+    def metric(self, logits_NLV: Tensor) -> Tensor:
+        """Return the logit of the donor's token minus that of the base's token (N)."""
+        rows = torch.arange(len(self.output), device=logits_NLV.device)
+        found_NV = logits_NLV[rows, self.output]
+        return found_NV[rows, self.answer] - found_NV[rows, self.other]
+
+    def effects(self, model: Model, cells: Mapping[str, Sequence[Tensor | int]]) -> dict[str, list[float]]:
+        """Return the effect of copying activations from donor to base, for each cell of each named site.
+
+        A cell is a position or a head, the same for all pairs or one per pair (N). The effect is the summed
+        change of the metric, as a share of its summed difference between donor and base.
+        """
+        states = record_states(model, self.donor, list(cells))
+        with evaluating(model), torch.inference_mode():
+            start, end = (float(self.metric(model(**each)).sum()) for each in (self.base, self.donor))
+        rows = torch.arange(len(self.output))
+
+        def at(name: str, cell: Tensor | int) -> float:
+            def change(x: Tensor) -> Tensor:
+                x = x.clone()
+                x[rows, cell] = states[name][rows, cell]
+                return x
+
+            with torch.inference_mode(), change_sites(model, {name: change}):
+                return (float(self.metric(model(**self.base)).sum()) - start) / (end - start)
+
+        return {name: [at(name, cell) for cell in chosen] for name, chosen in cells.items()}
+
+
 def _mean(results: Sequence[PatchResult]) -> PatchResult:
     first = results[0]
     merged = []

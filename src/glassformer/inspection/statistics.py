@@ -35,6 +35,14 @@ EXPLANATIONS: dict[str, str] = {
     "anti-diagonal": "share of attention on the mirrored token (the first token reads the last), from 0 to 1",
     "previous token": "share of attention on the token just before, from 0 to 1",
     "first token": "share of attention on the first token of the sequence, from 0 to 1",
+    "induction": (
+        "on random tokens that repeat: share of attention on the token after the earlier occurrence of the "
+        "current token, from 0 to 1"
+    ),
+    "duplicate token": (
+        "on random tokens that repeat: share of attention on the earlier occurrence of the current token, "
+        "from 0 to 1"
+    ),
     "entropy": (
         "spread of a head's attention: entropy of a row of weights, divided by that of equal weights; "
         "0 is a single token, 1 is all tokens equally"

@@ -53,6 +53,8 @@ def read_llama2c(path: Path) -> ForeignModel:
     if not os.path.exists(tokenizer):
         raise refuse(f"there is no {TOKENIZER} beside this file", path, f"copy {TOKENIZER} into its folder")
     pieces, scores = zip(*_pieces(tokenizer, vocabulary), strict=True)
+    if pieces[FIRST_BYTE : FIRST_BYTE + 256] == RAW_BYTES:
+        pieces = (*pieces[:FIRST_BYTE], *NAMED_BYTES, *pieces[FIRST_BYTE + 256 :])
     if len(set(pieces)) != vocabulary:
         raise refuse("two pieces are equal", tokenizer)
     types = [_type(number, piece) for number, piece in enumerate(pieces)]
@@ -80,6 +82,13 @@ def half_split(weight: Tensor, heads: int) -> Tensor:
 def interleaved(weight: Tensor, heads: int) -> Tensor:
     """Undo `half_split`: put the two rows of a query or key projection that rotate together side by side."""
     return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+
+
+FIRST_BYTE = 3
+"""Id of the piece for the byte 0."""
+RAW_BYTES = tuple(chr(byte).replace(" ", "▁") for byte in range(256))
+"""Byte pieces as the first versions of llama2.c wrote them, which equal pieces of text."""
+NAMED_BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
 class _Llama2cTensors(dict[str, Tensor]):

@@ -11,6 +11,9 @@ from glassformer.studies.arithmetic import (
     ARITHMETIC_RATES,
 )
 from glassformer.studies.attention_forms import ATTENTION_FORMS
+from glassformer.studies.inside_arithmetic import INSIDE_ARITHMETIC
+from glassformer.studies.inside_language_model import INSIDE_LANGUAGE_MODEL
+from glassformer.studies.inside_reversal import INSIDE_REVERSAL
 from glassformer.studies.parameter_counts import PARAMETER_COUNTS
 from glassformer.studies.positions import POSITIONS
 from glassformer.studies.reversal import REVERSAL_TABLE
@@ -32,6 +35,9 @@ _STUDIES: tuple[Study, ...] = (
     POSITIONS,
     TRANSLATION_SETS,
     TEXT_DEFAULTS,
+    INSIDE_ARITHMETIC,
+    INSIDE_REVERSAL,
+    INSIDE_LANGUAGE_MODEL,
 )
 STUDIES: dict[str, Study] = {study.name: study for study in _STUDIES}
 

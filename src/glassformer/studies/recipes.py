@@ -86,7 +86,7 @@ class RecipeStudy(Study):
             "missing": [run.job.name for run in runs if run not in finished],
             "commands": {
                 **context.earlier.get("commands", {}),
-                **_commands(sorted(runs, key=self._row_index(context)), context.folder),
+                **run_commands(sorted(runs, key=self._row_index(context)), context.folder),
             },
             **self.extra_results(finished, rows, context),
         }
@@ -237,7 +237,7 @@ def _row_key(recipe: str, name: str) -> str:
     return name if recipe == OURS else f"{recipe}_{name}"
 
 
-def _commands(runs: Sequence[RecipeRun], folder: Path) -> dict[str, list[str]]:
+def run_commands(runs: Sequence[RecipeRun], folder: Path) -> dict[str, list[str]]:
     """Return the command of each recipe's first run, with paths relative to the study's folder."""
     prefix = f"{folder.resolve()}/"
     commands: dict[str, list[str]] = {}

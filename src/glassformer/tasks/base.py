@@ -491,6 +491,11 @@ class CausalLMTask(Task):
     collate = staticmethod(collate_causal_lm)
 
     @property
+    def begin(self) -> int | None:
+        """Id of the token that begins a text, or None if texts begin with their first token."""
+        return None
+
+    @property
     def end(self) -> int | None:
         """Id of the token that ends a text, or None if texts end at the maximum length only."""
         return None

@@ -310,6 +310,10 @@ class CausalLanguageTask(LanguageTask, CausalLMTask):
         return [self.tokenizer.begin, *tokens] if self.tokenizer.begins_prompts or not tokens else tokens
 
     @property
+    def begin(self) -> int | None:
+        return self.tokenizer.begin if not self.config.is_running and self.tokenizer.begins_prompts else None
+
+    @property
     def end(self) -> int | None:
         return None if self.config.is_running else self.tokenizer.end
 

@@ -6,14 +6,14 @@ It needs no data files, so it can test and time models of any vocabulary size an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from glassformer.core.errors import ErrorDetail
 from glassformer.core.registry import register
-from glassformer.data.batching import Examples
+from glassformer.data.batching import Examples, generator
 from glassformer.models.task_types import CausalLM, SequenceClassification
 from glassformer.tasks.base import CausalLMTask, SequenceClassificationTask
 from glassformer.tasks.sequences import SequencesConfig, SequenceTask, choose_splits
@@ -35,6 +35,34 @@ class RandomTokensConfig(SequencesConfig):
         "class",
         description="class: whether most tokens are in the upper half; next: the next token",
     )
+    shortest_period: int | None = Field(
+        None,
+        ge=2,
+        description="target next: the tokens repeat after a random number of tokens, between this one and "
+        "half of the length; none: always after half of the length",
+    )
+
+    @property
+    def longest_period(self) -> int:
+        """Number of random tokens per sequence, of which shorter periods repeat the first ones."""
+        return -(-self.length // 2)
+
+    @model_validator(mode="after")
+    def _check_period(self) -> Self:
+        if self.shortest_period is None:
+            return self
+        if self.target != "next":
+            raise ErrorDetail(
+                "applies only to the target next", path="shortest_period", value=self.shortest_period
+            )
+        if self.shortest_period > self.longest_period:
+            raise ErrorDetail(
+                f"must be at most {self.longest_period}, half of the length",
+                path="shortest_period",
+                value=self.shortest_period,
+                hint="a smaller value, or increase task.length",
+            )
+        return self
 
     def build(self, seed: int) -> RandomTokensTask:
         return _TASKS[self.target](self)
@@ -74,26 +102,39 @@ class MajorityTask(RandomTokensTask, SequenceClassificationTask):
 
 
 class RepetitionTask(RandomTokensTask, CausalLMTask):
-    """Language-model task on sequences that consist of a random first half and its repetition."""
+    """Language-model task on sequences of random tokens that repeat, after half of the length or earlier."""
 
     def __init__(self, config: RandomTokensConfig) -> None:
         self.config = config
-        self.period = -(-config.length // 2)
         super().__init__(CausalLM(config.categories, config.length), self._generate)
 
     def _generate(self) -> dict[str, Examples]:
-        rows = self.random_rows(self.period)
-        twice = {split: np.tile(row, 2)[:, : self.config.length] for split, row in rows.items()}
-        return {split: Examples(inputs, inputs) for split, inputs in twice.items()}
+        rows = self.random_rows(self.config.longest_period)
+        found = {split: self._repeat(row, self._periods(split, len(row))) for split, row in rows.items()}
+        return {split: Examples(inputs, inputs) for split, inputs in found.items()}
+
+    def _periods(self, split: str, count: int) -> np.ndarray:
+        """Return the number of tokens after which each sequence repeats."""
+        longest = self.config.longest_period
+        shortest = self.config.shortest_period or longest
+        rng = generator(self.config.data_seed, "periods", split)
+        return rng.integers(shortest, longest, count, endpoint=True)
+
+    def _repeat(self, rows: np.ndarray, periods: np.ndarray) -> np.ndarray:
+        return np.take_along_axis(rows, np.arange(self.config.length) % periods[:, None], axis=1)
 
     def solve(self, tokens: Sequence[int]) -> list[int] | None:
-        """Return the rest of the sequence, which repeats its first half.
+        """Return the rest of the sequence, which repeats its beginning.
 
-        Return None if the input does not contain the whole first half.
+        Return None if more than one rest is possible, as before the first repetition.
         """
-        if len(tokens) < self.period:
+        given, config = np.asarray(tokens), self.config
+        if len(given) < config.longest_period + (config.shortest_period is not None):
             return None
-        return [int(tokens[index % self.period]) for index in range(len(tokens), self.config.length)]
+        periods = range(config.shortest_period or config.longest_period, config.longest_period + 1)
+        fitting = [each for each in periods if np.array_equal(given[each:], given[: len(given) - each])]
+        rests = {tuple(given[np.arange(len(given), config.length) % period].tolist()) for period in fitting}
+        return list(rests.pop()) if len(rests) == 1 else None
 
     def parse(self, text: str) -> np.ndarray:
         tokens = super().parse(text)

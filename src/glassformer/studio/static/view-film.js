@@ -61,7 +61,8 @@ class Film {
       make("div.film-bar", {}, this.play, this.slider, this.position),
       last === 0 ? make("p.note", {}, "This run has one checkpoint. This option keeps more of them: ", make("code", {}, "inspection.keep_snapshots=true")) : null,
       make("div.film", {}, this.map, make("div.side", {},
-        panel("Loss", { trust: "fact", files: this.loss.files(), name: `${name}-loss`, command: reportCommand(studio, [name]) }, this.loss.element),
+        panel("Loss", { trust: "fact", files: this.loss.files(), name: `${name}-loss`, command: reportCommand(studio, [name]) }, this.loss.element,
+          film.scores.some((event) => event.repeated_loss) ? make("p.note", {}, "The second line is the loss of the second half of random tokens that repeat.") : null),
         hasScores
           ? panel("Head scores", { trust: "fact", files: this.scores.files(), name: `${name}-head-scores`, command, tools: [field("Pattern", this.patterns, "inline")] }, this.scores.element, this.scoreNow)
           : panel("Head scores", {}, empty("This run has no head scores", "This option records them during training:", make("code", {}, "inspection.probe_heads=true"))))));
@@ -138,7 +139,11 @@ class Film {
   }
 
   drawLoss() {
-    this.loss.show([{ name: "loss", colour: seriesColour(0), points: this.film.loss }], { cursor: this.checkpoint.step, y: "loss" });
+    const series = [{ name: "loss", colour: seriesColour(0), points: this.film.loss }];
+    // A model that predicts next tokens: an induction head makes the second half of repeated tokens predictable.
+    const repeated = this.film.scores.filter((event) => event.repeated_loss).map((event) => [event.step, event.repeated_loss.second_half]);
+    if (repeated.length) series.push({ name: "repeated tokens", colour: seriesColour(1), points: repeated });
+    this.loss.show(series, { cursor: this.checkpoint.step, y: "loss" });
   }
 
   /** Draw the score of each head for one attention pattern over the training steps, with the chosen head highlighted. */
