@@ -180,9 +180,13 @@ class StudyContext:
         """Run jobs with the number of workers and threads that the user chose."""
         run_all(jobs, workers=self.workers, threads=self.threads, describe=describe, log=self.log)
 
-    def reject_partial_options(self) -> None:
-        """Raise a user error for `--finished` and `--keep`, because the table is measured as a whole."""
-        for option, is_given in (("--finished", not self.trains), ("--keep", bool(self.earlier))):
+    def reject_partial_options(self, *, may_be_unfinished: bool = False) -> None:
+        """Raise a user error for `--finished` and `--keep`, because the table is measured as a whole.
+
+        With `may_be_unfinished`, `--finished` is accepted: the table then has the rows that are complete.
+        """
+        is_unfinished = not self.trains and not may_be_unfinished
+        for option, is_given in (("--finished", is_unfinished), ("--keep", bool(self.earlier))):
             if is_given:
                 raise user_error("this table is measured as a whole", path=option, hint="omit this option")
 
