@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.core.config import dump_yaml
-from glassformer.interchange.export import UNFINISHED, VERIFICATION
+from glassformer.interchange.export import VERIFICATION
 from glassformer.storage.files import file_sha256
+from glassformer.storage.folders import UNFINISHED
 from reliability.base import TINY, Outcome, Tries, Workspace, fault, is_fresh
 from reliability.children import Child
 from reliability.storage import SmallDisk, failed_cleanly, small_disk

@@ -126,7 +126,7 @@ def test_groups_by_length_hold_every_row_once(lengths: list[int], tokens: int) -
 def test_a_source_read_in_groups_is_as_if_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Covers groups of one row, of several lengths and of equal lengths, and gaps in the mask."""
     monkeypatch.setattr("glassformer.models.seq2seq.ENCODER_TOKENS", 20)
-    model = build(TASK_TYPES[1], "rotary")  # absolute positions need a mask without gaps
+    model = build(TASK_TYPES[1], position="rotary")  # absolute positions need a mask without gaps
     assert isinstance(model, EncoderDecoder)
     tokens_BM = torch.randint(2, VOCABULARY, (7, 9))
     attention_mask_BM = torch.arange(9) < torch.tensor([9, 2, 4, 4, 1, 9, 6])[:, None]

@@ -14,11 +14,11 @@ from glassformer.generation import (
     BeamConfig,
     DecodingConfig,
     GreedyConfig,
-    NoCache,
     SampleConfig,
     Trace,
     generate,
 )
+from glassformer.generation.no_cache import NoCache
 from glassformer.generation.search import _log_total
 from glassformer.models.task_types import CausalLM, Seq2Seq, TokenClassification
 from glassformer.models.transformer import TransformerConfig

@@ -13,7 +13,8 @@ import torch
 
 from glassformer.blocks.positions import PositionConfig
 from glassformer.core.registry import kinds
-from glassformer.generation import BeamConfig, GreedyConfig, NoCache, SampleConfig, generate
+from glassformer.generation import BeamConfig, GreedyConfig, SampleConfig, generate
+from glassformer.generation.no_cache import NoCache
 from glassformer.models.base import Model
 from glassformer.models.task_types import CausalLM, Seq2Seq, TaskType
 from glassformer.models.transformer import TransformerConfig

@@ -205,7 +205,8 @@ def test_an_edge_is_ablated_in_cached_decoding_too(
     site: Any, decoding: Any, built: dict[str, tuple[Experiment, Model]]
 ) -> None:
     """Compare with decoding without a cache, which reads the whole sequence at each step."""
-    from glassformer.generation import NoCache, generate
+    from glassformer.generation import generate
+    from glassformer.generation.no_cache import NoCache
 
     of, model = built["sequence to sequence"]
     tokens = torch.from_numpy(tokens_of(of))[None]

@@ -14,11 +14,11 @@ from glassformer.generation import (
     BeamConfig,
     DecodingConfig,
     GreedyConfig,
-    NoCache,
     SampleConfig,
     generate,
     tracing,
 )
+from glassformer.generation.no_cache import NoCache
 from glassformer.inspection.examples import prepare_generated
 from glassformer.inspection.record import attention_maps, capture
 from glassformer.inspection.trace import Trace, prepare_node, trace

@@ -21,6 +21,7 @@ from glassformer.interchange import model_card
 from glassformer.interchange.export import EXAMPLES, Exported, ExportSource, Verification, VerificationFailed
 from glassformer.interchange.huggingface_export import HuggingFaceTarget
 from glassformer.runs.run import Run
+from glassformer.storage.folders import UNFINISHED
 from tests.interchange.small_runs import LLAMA, random_run, small_run
 
 pytest.importorskip("transformers")
@@ -127,11 +128,11 @@ def test_full_or_read_only_disk_is_a_short_error(
 def test_remains_of_a_killed_export_are_removed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killed, running = (tmp_path / f".out{flow.UNFINISHED}{name}" for name in ("killed", "running"))
+    killed, running = (tmp_path / f".out{UNFINISHED}{name}" for name in ("killed", "running"))
     for folder in (killed, running):
         folder.mkdir()
         (folder / "half").touch()
-    (tmp_path / f".out{flow.UNFINISHED}link").symlink_to(run.path)
+    (tmp_path / f".out{UNFINISHED}link").symlink_to(run.path)
     lock = os.open(running, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     replace_stages(monkeypatch, "card", lambda *arguments: None)

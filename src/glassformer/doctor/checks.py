@@ -21,7 +21,7 @@ from glassformer.blocks.masks import Mask
 from glassformer.blocks.positions import Position
 from glassformer.data.batching import Batch
 from glassformer.doctor.report import DoesNotApply, Measurement, at_least, at_most
-from glassformer.generation import NoCache
+from glassformer.generation.no_cache import NoCache
 from glassformer.models.base import Model, SupportsGeneration
 from glassformer.models.task_types import CausalLM, MaskedLM, Seq2Seq, TaskType
 from glassformer.runs.experiment import Experiment

@@ -7,7 +7,6 @@ This package does not depend on tasks or tokenizers. Tokens are ids, and the cal
 """
 
 from glassformer.generation.decoding import generate, tracing
-from glassformer.generation.no_cache import NoCache
 from glassformer.generation.predict import concurrency, round_robin, run_concurrently
 from glassformer.generation.search import Candidate, Hypothesis, Step, Trace
 from glassformer.generation.strategies import BeamConfig, DecodingConfig, GreedyConfig, SampleConfig, Strategy
@@ -18,7 +17,6 @@ __all__ = [
     "DecodingConfig",
     "GreedyConfig",
     "Hypothesis",
-    "NoCache",
     "SampleConfig",
     "Step",
     "Strategy",

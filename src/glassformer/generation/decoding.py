@@ -127,8 +127,9 @@ def _check_inputs(model: SupportsGeneration, inputs: Inputs | None) -> None:
             value=[*inputs],
             hint="prompt=tokens",
         )
-    parameters = inspect.signature(model.start).parameters
-    names = [name for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD]
+    # The method of the class: a sharded model wraps its own, which has another signature.
+    _, *parameters = inspect.signature(type(model).start).parameters.values()
+    names = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
     unknown = [name for name in inputs if name not in names]
     if unknown and len(names) == len(parameters):
         raise ErrorDetail("the model has no such input", path="inputs", value=unknown[0], allowed=names)

@@ -8,22 +8,17 @@ engine and runs examples of the run's data. The folder gets its final name only 
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import errno
-import fcntl
-import glob
 import importlib.util
 import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
@@ -32,7 +27,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 
 from glassformer.core.errors import ErrorDetail, UserError, shorten, user_error
 from glassformer.data.batching import pad
@@ -47,7 +41,8 @@ from glassformer.models.base import Model, ModelConfig
 from glassformer.models.task_types import CausalLM, MaskedLM, Seq2Seq, SequenceClassification, TaskType
 from glassformer.models.transformer import TransformerConfig
 from glassformer.runs.run import Run
-from glassformer.storage.files import json_bytes, storage_error, sync_folder
+from glassformer.storage.files import json_bytes
+from glassformer.storage.folders import put_in_place, temporary_folder
 from glassformer.tasks.base import Task, evaluated_rows
 
 EXAMPLES = 64
@@ -59,8 +54,6 @@ BATCH = 16
 MAX_VALUES = 1 << 25
 VERIFICATION = "verification.json"
 ENGINES = Path(__file__).parent / "engines"
-UNFINISHED = ".exporting-"
-"""Part of the name of a hidden folder in which an export is being written."""
 
 Report = Callable[[str], None]
 """Callback that receives what an export does now, in a few words."""
@@ -543,7 +536,7 @@ def export(
     check_packages(chosen)
     chosen.gather(report)
     run.model.to("cpu", torch.float32).eval()
-    with _temporary_folder(out, _size(run.model)) as folder:
+    with temporary_folder(out, _size(run.model)) as folder:
         report(f"writing {out}")
         chosen.write(source, folder)
         compared = source.examples(examples)
@@ -554,7 +547,7 @@ def export(
         (folder / VERIFICATION).write_bytes(json_bytes(verification.document()))
         report("writing the model card")
         write_card(chosen, source, folder, verification, compared)
-        _put_in_place(folder, out)
+        put_in_place(folder, out)
     files = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
     usage = chosen.usage.format(folder=shlex.quote(str(out)))
     return Exported(run.path, target, out, files, verification, usage)
@@ -570,71 +563,9 @@ def _check_out(out: Path, run: Run) -> None:
         raise user_error("is not the name of a new folder", path="--out", value=str(out), hint=hint)
 
 
-@contextlib.contextmanager
-def _temporary_folder(out: Path, needed: int) -> Iterator[Path]:
-    """Yield a new, hidden folder beside `out`. It is deleted in the end, unless it was renamed.
-
-    A lock on it marks it as in use. What a killed export left has no lock, and is deleted.
-    """
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        _remove_unfinished(out)
-        folder = Path(tempfile.mkdtemp(prefix=_unfinished(out), dir=out.parent))
-        lock = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise _cannot_write(error, out, needed) from error
-    try:
-        with contextlib.suppress(OSError):  # some network file systems have no locks
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield folder
-    except OSError as error:
-        raise _cannot_write(error, out, needed) from error
-    except SafetensorError as error:
-        full = os.strerror(errno.ENOSPC)
-        if full not in str(error):
-            raise
-        raise _cannot_write(OSError(errno.ENOSPC, full), out, needed) from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
-
-
-def _unfinished(out: Path) -> str:
-    """Return the beginning of the name of a hidden folder in which `out` is being written."""
-    return f".{out.name[:100]}{UNFINISHED}"
-
-
-def _remove_unfinished(out: Path) -> None:
-    """Delete the hidden folders of exports to `out` that were killed."""
-    for path in out.parent.glob(f"{glob.escape(_unfinished(out))}*"):
-        with contextlib.suppress(OSError):
-            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path)
-            finally:
-                os.close(lock)
-
-
-def _cannot_write(error: OSError, out: Path, needed: int) -> UserError:
-    hint = "free some space or check permissions, then export again; nothing was written"
-    return storage_error(error, out, needed, hint)
-
-
 def _size(model: Model) -> int:
     """Return the number of bytes of the weights in float32."""
     return 4 * sum(parameter.numel() for parameter in model.parameters())
-
-
-def _put_in_place(folder: Path, out: Path) -> None:
-    """Rename the finished folder to `out`, after all its files are on disk."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-    folder.chmod(0o755)
-    os.replace(folder, out)  # replaces an empty folder
-    sync_folder(out.parent)
 
 
 def verify(

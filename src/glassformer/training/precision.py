@@ -13,7 +13,6 @@ import torch
 
 from glassformer.core.errors import user_error
 from glassformer.core.system import cpu_name
-from glassformer.generation.probes import cached, run_child
 from glassformer.models.base import Model
 from glassformer.training.bf16 import Products
 
@@ -35,6 +34,8 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 @cache
 def probe(precision: str, device: str = "cpu") -> str | None:
     """Test a forward and a backward pass in this precision. Return None, or the error if they fail."""
+    from glassformer.generation.probes import run_child  # only reduced precisions need it
+
     return run_child(_PROBE, DTYPES[precision], device)[1]
 
 
@@ -112,10 +113,14 @@ class BF16Speed:
 @cache
 def bf16_speed() -> BF16Speed:
     """Return the speed of bf16 on this processor, from the cache or by a measurement of a few seconds."""
+    from glassformer.generation.probes import cached
+
     return BF16Speed(**cached("precision", lambda: asdict(_measure_bf16())))
 
 
 def _measure_bf16() -> BF16Speed:
+    from glassformer.generation.probes import run_child
+
     printed, failure = run_child(_SPEED)
     if failure is None:
         return BF16Speed(float(printed))
