@@ -18,6 +18,8 @@ import pytest
 
 from glassformer.cli import main
 
+from ..interchange.small_runs import small_run
+
 GOLDEN = Path(__file__).with_name("errors")
 WRITES = bool(os.environ.get("GLASSFORMER_WRITE_GOLDEN"))
 
@@ -41,6 +43,8 @@ class Case:
 
     arguments: list[str]
     files: dict[str, bytes] = field(default_factory=dict)
+    run: str = ""
+    """Fixture of a finished run, which the command finds as `mine`."""
 
 
 def of_file(content: bytes) -> Case:
@@ -113,6 +117,34 @@ CASES: dict[str, Case] = {
         ["models", "import", "a.bin"],
         {"a.bin": b"".join(n.to_bytes(4, "little") for n in (8, 8, 1, 2, 2, 9, 8))},
     ),
+    # Verbs that look into a finished run.
+    "probe-unknown-label": Case(["probe", "mine", "tokn"], run="trained_once"),
+    "probe-of-a-column-that-is-missing": Case(
+        ["probe", "mine", "genre", "--file", "a.csv"], {"a.csv": b"text,kind\n1 2 3,x\n"}, "trained_once"
+    ),
+    "probe-of-a-missing-file": Case(["probe", "mine", "genre", "--file", "none.csv"], run="trained_once"),
+    "probe-unknown-site": Case(["probe", "mine", "token", "--sites", "encoder.9.heads"], run="trained_once"),
+    "probe-measured-on-train": Case(["probe", "mine", "token", "--split", "train"], run="trained_once"),
+    "probe-too-few-examples": Case(["probe", "mine", "token", "--examples", "2"], run="trained_once"),
+    "probe-with-another-extension": Case(["probe", "mine", "token", "--out", "a.pdf"], run="trained_once"),
+    "align-a-model-without-cross-attention": Case(["align", "mine"], run="trained_once"),
+    "align-with-a-missing-gold-file": Case(["align", "mine", "--gold", "none.txt"], run="arithmetic_once"),
+    "align-with-gold-that-is-no-link": Case(
+        ["align", "mine", "--gold", "gold.txt"], {"gold.txt": b"0-0 1-1\n0-0 1:1\n"}, "arithmetic_once"
+    ),
+    "align-with-empty-gold": Case(
+        ["align", "mine", "--gold", "gold.txt"], {"gold.txt": b""}, "arithmetic_once"
+    ),
+    "align-with-binary-gold": Case(
+        ["align", "mine", "--gold", "gold.txt"], {"gold.txt": bytes(range(128, 256))}, "arithmetic_once"
+    ),
+    "align-with-gold-for-an-input": Case(
+        ["align", "mine", "27 - 35", "--gold", "gold.txt"], {"gold.txt": b"0-0\n"}, "arithmetic_once"
+    ),
+    "align-with-a-layer-alone": Case(["align", "mine", "--layer", "0"], run="arithmetic_once"),
+    "align-unknown-head": Case(["align", "mine", "--layer", "0", "--head", "99"], run="arithmetic_once"),
+    "align-unknown-weighting": Case(["align", "mine", "--weighting", "norms"], run="arithmetic_once"),
+    "align-with-another-extension": Case(["align", "mine", "--out", "a.pdf"], run="arithmetic_once"),
     # Overrides.
     "renamed-key": of_override("training.clip_norm=1"),
     "unknown-key": of_override("model.num_layer=2"),
@@ -297,13 +329,24 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
+@pytest.fixture(scope="session")
+def arithmetic_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of an encoder-decoder."""
+    options = {"task.kind": "arithmetic", "task.max_examples": 60}
+    return small_run(tmp_path_factory.mktemp("arithmetic") / "run", options).path
+
+
 def files_in(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if "__pycache__" not in path.parts}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_error_message(name: str, nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_message(
+    name: str, nowhere: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
     case = CASES[name]
+    if case.run:
+        (nowhere / "mine").symlink_to(request.getfixturevalue(case.run))
     for file, content in case.files.items():
         (nowhere / file).parent.mkdir(parents=True, exist_ok=True)
         (nowhere / file).write_bytes(content)
