@@ -107,15 +107,6 @@ def test_progress_counts_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ("attributing to each token", 64, 64) in calls
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_methods_do_not_depend_on_the_batch_size(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, task, tokens = build("seq2seq")
-    together = attribute(model, task, tokens, method)
-    monkeypatch.setattr("glassformer.inspection.gradients.TOKENS_PER_BATCH", 1)
-    alone = attribute(model, task, tokens, method)
-    np.testing.assert_allclose(together.values, alone.values, atol=1e-5)
-
-
 def test_integrated_gradients_equal_a_fine_riemann_sum() -> None:
     model, task, tokens = build("sequence")
     path = _Path(model, ask(model, task, tokens))

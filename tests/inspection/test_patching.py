@@ -89,17 +89,6 @@ def test_the_gradient_is_exact_where_the_metric_is_linear() -> None:
     np.testing.assert_allclose(site.gradient, site.effects, atol=1e-4)
 
 
-def test_a_batch_of_patches_equals_single_patches(monkeypatch: pytest.MonkeyPatch) -> None:
-    built = experiment(TASKS["seq2seq"])
-    model = sharpened(built)
-    inputs = pair(built.task, model)
-    together = patch(model, built.task, *inputs)
-    monkeypatch.setattr("glassformer.inspection.patching.TOKENS_PER_BATCH", 1)
-    alone = patch(model, built.task, *inputs)
-    for one, other in zip(together.sites, alone.sites, strict=True):
-        np.testing.assert_allclose(one.effects, other.effects, atol=1e-4)
-
-
 def test_pairs_of_examples_have_intervals() -> None:
     built = experiment({**TASKS["tokens"], "test_examples": 30})
     found = patch_pairs(sharpened(built), built.task, "test", 5, ["*.heads"])
