@@ -210,7 +210,9 @@ def attribute(
     values = path.values(method)
     correlation = None
     if untrained is not None and len(values) > 2:
-        theirs = _Path(untrained, question, progress, "the same for the untrained model").values(method)
+        # A control need not be complete, and an untrained model may not be with any number of nodes.
+        control = _Path(untrained, question, progress, "the same for the untrained model")
+        theirs = control.values(method, path.nodes)
         if values.std() and theirs.std():
             correlation = float(np.corrcoef(values, theirs)[0, 1])
     return TokenAttribution(
@@ -250,6 +252,7 @@ class _Path:
     ) -> None:
         self.model, self.question = model, question
         self.progress, self.activity = progress, activity
+        self.nodes = NODES
         self.end_LD = record_states(model, question.inputs, [SITE])[SITE][0].clone()
         self.start_LD = _baseline(model, question.inputs).to(self.end_LD)
         self.full, self.empty = (
@@ -295,7 +298,8 @@ class _Path:
             self._report(number, len(parts))
         return torch.cat(found)
 
-    def values(self, method: Method) -> np.ndarray:
+    def values(self, method: Method, most_nodes: int = MOST_NODES) -> np.ndarray:
+        """Return the value of each token; integrated gradients use at most `most_nodes` nodes."""
         change_LD = self.end_LD - self.start_LD
         if method == "occlusion":
             count = len(self.end_LD)
@@ -306,10 +310,10 @@ class _Path:
         if method == "gradient-input":
             slope_LD = self.gradient(self.end_LD[None])[0]
             return np.asarray((slope_LD * change_LD).sum(-1).double().cpu())
-        values, nodes = self._integrate(NODES), NODES
-        while nodes < MOST_NODES and abs(values.sum() - self.difference) > EXACT * abs(self.difference):
-            nodes *= 2
-            values = self._integrate(nodes)
+        values = self._integrate(self.nodes)
+        while self.nodes < most_nodes and abs(values.sum() - self.difference) > EXACT * abs(self.difference):
+            self.nodes *= 2
+            values = self._integrate(self.nodes)
         return values
 
     def _integrate(self, nodes: int) -> np.ndarray:
