@@ -197,6 +197,16 @@ def test_a_port_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "another program uses this port" in said and "--port 0" in said and str(port) in said
 
 
+def test_replies_are_sent_at_once() -> None:
+    """With Nagle's algorithm, each reply on a kept connection would wait 40 ms for an acknowledgement."""
+    with (
+        listen("127.0.0.1", 0, DEFAULT_PORT) as listening,
+        socket.create_connection(listening.getsockname()),
+        listening.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_without_a_port_the_next_free_one_is_taken() -> None:
     with listen("127.0.0.1", 0, DEFAULT_PORT) as taken:
         port = taken.getsockname()[1]
